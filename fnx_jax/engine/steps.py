@@ -1,0 +1,107 @@
+"""Host side: the contract between the round loop and the device. NumPy in, NumPy out.
+
+A round is: rows of any lanes (prompt rows, pending tokens, later drafts under test) go through one forward pass;
+some rows are drawn, some are scored; the host concludes. `lanes.rounds.DeviceSteps` runs it on devices,
+`engine.fake.FakeSteps` with no device at all. Read next: scheduler.py.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fnx_jax.engine.request import TokenLogprobs
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A row whose next token is drawn.
+
+    row: index into the plan's rows. position: absolute position of the token drawn, the noise key with seed and
+    choice. counts_V: int32, how often the reply holds each id; seen_V: bool, ids in prompt or reply; both None
+    without penalties. bias_V: float32 added to the logits, -inf forbids; None for no bias. logprobs: as in
+    SamplingParams.
+    """
+
+    row: int
+    position: int
+    seed: int
+    choice: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    counts_V: np.ndarray | None = None
+    seen_V: np.ndarray | None = None
+    bias_V: np.ndarray | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """A row whose raw log-probability of a given next token is reported, with the `top` likeliest ids."""
+
+    row: int
+    target: int
+    top: int = 0
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """The rows of one round; rows of one lane are contiguous and in ascending position.
+
+    token_B, lane_B, position_B: int32. speculative_B: bool, True for drafts under test, False for rows that are
+    kept whatever is drawn. history_BN: int32, the N tokens before each row, newest first, -1 before the start.
+    pages_LP: int32 page table, -1 where a lane has no page. draws, scores: at most one of each per row.
+    A speculative window (one lane's rows with drafts) is at most `row_tile` rows and starts on a tile border or
+    fits in the tile it starts in: see scheduler.
+    """
+
+    token_B: np.ndarray
+    lane_B: np.ndarray
+    position_B: np.ndarray
+    speculative_B: np.ndarray
+    history_BN: np.ndarray
+    pages_LP: np.ndarray
+    draws: tuple[Draw, ...] = ()
+    scores: tuple[Score, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoundOutput:
+    """Results in the order of the plan's draws and scores.
+
+    tokens: drawn ids. finite: False where the row's logits held a NaN or an infinity (its token means nothing).
+    draw_logprobs: None where not asked for. score_logprobs: one a score; score_finite as finite.
+    """
+
+    tokens: tuple[int, ...] = ()
+    finite: tuple[bool, ...] = ()
+    draw_logprobs: tuple[TokenLogprobs | None, ...] = ()
+    score_logprobs: tuple[TokenLogprobs, ...] = ()
+    score_finite: tuple[bool, ...] = field(default=())
+
+
+class Steps(Protocol):
+    """What the loop needs from a device, real or fake.
+
+    lanes, row_tile, max_rows: lanes; rows of a tile; rows of one round at most (a multiple of row_tile).
+    context: positions a lane may hold. page, pages: positions of a page; pages in the pool.
+    vocabulary: ids; history: previous tokens a row needs.
+    """
+
+    lanes: int
+    row_tile: int
+    max_rows: int
+    context: int
+    page: int
+    pages: int
+    vocabulary: int
+    history: int
+
+    def round(self, plan: RoundPlan) -> RoundOutput:
+        """Runs one round and waits for it; the only place where the host meets the device."""
+        ...

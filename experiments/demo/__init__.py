@@ -1,0 +1,1 @@
+"""What `experiments.make_demo` is made of: sizes, tokenizer, template, tensors, files. Read next: sizes.py."""

@@ -1,0 +1,77 @@
+"""Host side: one lane's request on its way from prompt to reply. Read next: plan.py, conclude.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fnx_jax.engine.draws import DrawArrays
+from fnx_jax.engine.ending import End, ending
+from fnx_jax.engine.request import Request, Timing, TokenLogprobs
+from fnx_jax.engine.steps import Draw
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request that has no lane yet, and when it came, in seconds of the engine's clock."""
+
+    request: Request
+    submitted_s: float
+
+
+class Lane:
+    """What the host knows of one admitted request.
+
+    index: the lane's number. order: how many requests were admitted before. pages: the cache pages it holds.
+    limit: reply tokens at most. tokens: prompt, then reply; the newest reply token is pending, not yet in the cache.
+    filled: positions whose rows are in the cache and kept.
+    passed: rounds since the prompt last got a row. scores: the prompt's log-probabilities so far.
+    """
+
+    def __init__(
+        self, index: int, order: int, waiting: Waiting, pages: tuple[int, ...], limit: int, vocabulary: int, now_s: float
+    ):
+        self.index, self.order, self.pages, self.limit = index, order, pages, limit
+        self.request = waiting.request
+        self.tokens = [int(token) for token in waiting.request.prompt]
+        self.prompt_length = len(self.tokens)
+        self.filled = 0
+        self.passed = 0
+        self.scores: list[TokenLogprobs] = []
+        self._arrays = DrawArrays(self.request, vocabulary)
+        self._submitted_s, self._admitted_s, self._prompt_done_s = waiting.submitted_s, now_s, None
+
+    @property
+    def filling(self) -> bool:
+        """Whether prompt rows remain."""
+        return self.filled < self.prompt_length
+
+    @property
+    def replied(self) -> int:
+        """Reply tokens committed."""
+        return len(self.tokens) - self.prompt_length
+
+    def draw(self, row: int, ahead: Sequence[int] = ()) -> Draw:
+        """Describes the draw of the token that follows those committed and the drafts `ahead`."""
+        return self._arrays.draw(row, len(self.tokens) + len(ahead), self.replied + len(ahead), ahead)
+
+    def prompt_done(self, now_s: float) -> None:
+        """Notes when the last prompt row ran."""
+        self._prompt_done_s = now_s
+
+    def commit(self, token: int) -> End | None:
+        """Adds a reply token; says whether the reply ends with it. The watcher sees every token once, in order."""
+        self.tokens.append(token)
+        self._arrays.commit(token)
+        matched = None
+        if self.request.watcher is not None:
+            try:
+                matched = self.request.watcher.push(token)
+            except Exception as error:  # the caller's code: it may end its own request only
+                return End("error", error=f"stop watcher failed: {type(error).__name__}: {error}")
+        return ending(self.request.sampling, token, self.replied, self.limit, matched)
+
+    def timing(self, now_s: float) -> Timing:
+        """Returns how the seconds until now were spent."""
+        queue_s = self._admitted_s - self._submitted_s
+        if self._prompt_done_s is None:
+            return Timing(queue_s, now_s - self._admitted_s)
+        return Timing(queue_s, self._prompt_done_s - self._admitted_s, now_s - self._prompt_done_s)

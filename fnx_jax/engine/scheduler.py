@@ -1,0 +1,220 @@
+"""Host side: requests to lanes, lanes to rounds, rounds to emissions. No thread and no device; one caller at a time.
+
+A request waits in order of arrival until a lane is free and the pages of its whole window (prompt and longest reply)
+are; it holds both until its last emission, so that a reply that has begun never lacks room. Read next: loop.py.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+
+from fnx_jax.engine.conclude import conclude, finish
+from fnx_jax.engine.ending import End
+from fnx_jax.engine.lane import Lane, Waiting
+from fnx_jax.engine.limits import EngineConfig, check_request, reply_limit
+from fnx_jax.engine.pages import PagePool, PageTable
+from fnx_jax.engine.plan import Drafts, Planned, assemble, prompt_order, prompt_pieces, windows
+from fnx_jax.engine.records import RoundLog, RoundRecord, record_round
+from fnx_jax.engine.request import Emission, EngineError, Finish, QueueFull, Request, Timing
+from fnx_jax.engine.stall import RoundTimes, prompt_rows_most
+from fnx_jax.engine.status import EngineStatus, Totals
+from fnx_jax.engine.steps import RoundOutput, Steps
+
+
+class Scheduler:
+    """Waiting requests, lanes and pages of one device.
+
+    steps: read for its limits only. on_record: is given each round's record. drafts: proposes drafts.
+    clock: seconds, for timings.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        config: EngineConfig | None = None,
+        *,
+        on_record: Callable[[RoundRecord], None] | None = None,
+        drafts: Drafts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if not 1 <= steps.lanes <= steps.max_rows:
+            raise ValueError(f"Scheduler: {steps.lanes} lanes, must be from 1 to the {steps.max_rows} rows of a round")
+        self.config = config or EngineConfig()
+        self.pool = PagePool(steps.pages, steps.page)
+        self.records = RoundLog(self.config.records, on_record)
+        self._steps, self._drafts, self._clock = steps, drafts, clock
+        self._table = PageTable(steps.lanes, self.pool.needed(steps.context))
+        self._waiting: deque[Waiting] = deque()
+        self._lanes: list[Lane | None] = [None] * steps.lanes
+        self._admitted = 0
+        self._times = RoundTimes()
+        self._totals = Totals()
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a lane."""
+        return len(self._waiting)
+
+    def has_work(self) -> bool:
+        """Whether any request is waiting or has a lane."""
+        return bool(self._waiting) or any(self._lanes)
+
+    def check(self, request: Request) -> None:
+        """Raises EngineError for a request that could never be served. Reads nothing that changes."""
+        check_request(request, self._steps)
+
+    def submit(self, request: Request) -> None:
+        """Queues a request. Raises EngineError for a bad one, QueueFull where the queue is at its limit."""
+        self.check(request)
+        if request.id in self.live():
+            raise EngineError(f"id: a request {request.id!r} is being served")
+        if len(self._waiting) >= self.config.max_queue:
+            raise QueueFull(f"queue: {self.config.max_queue} requests are waiting, no more fit")
+        self.enqueue(Waiting(request, self._clock()))
+
+    def enqueue(self, waiting: Waiting) -> None:
+        """Queues a request that was checked."""
+        self._waiting.append(waiting)
+
+    def live(self) -> list[str]:
+        """Returns the ids of all requests that are queued or admitted, queued ones first."""
+        return [waiting.request.id for waiting in self._waiting] + [lane.request.id for lane in self._running()]
+
+    def queued(self) -> list[str]:
+        """Returns the ids of the requests without a lane, in order of arrival."""
+        return [waiting.request.id for waiting in self._waiting]
+
+    def admit(self) -> list[Emission]:
+        """Gives lanes and pages to waiting requests, in order, while both are there.
+
+        Returns: the last emission of each request that could not be started; the others are none the worse.
+        """
+        failed = []
+        while self._waiting and None in self._lanes and self._pages(self._waiting[0]) <= self.pool.free:
+            waiting = self._waiting.popleft()
+            try:
+                self._start(waiting)
+            except Exception as error:
+                failed.append(self._drop(waiting, End("error", error=f"not started: {type(error).__name__}: {error}")))
+        return failed
+
+    def plan(self) -> Planned | None:
+        """Builds the next round; None where no lane is taken."""
+        decoding = sorted((lane for lane in self._running() if not lane.filling), key=lambda lane: lane.order)
+        filling = [lane for lane in self._running() if lane.filling]
+        kept_free = self._steps.row_tile if filling else 0  # drafts may not crowd out prompts
+        rows = max(len(decoding), self._steps.max_rows - kept_free)
+        segments = windows(decoding, rows, self._steps.row_tile, self._drafts)
+        rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
+        rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))
+        pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows)
+        served = {piece.lane.index for piece in pieces}
+        for lane in filling:
+            lane.passed = 0 if lane.index in served else lane.passed + 1
+        segments += pieces
+        return assemble(segments, self._table.copy(), self._steps) if segments else None
+
+    def conclude(self, planned: Planned, output: RoundOutput, seconds: float) -> list[Emission]:
+        """Takes a round's results; frees the lanes and pages of the replies that end.
+
+        Args:
+          seconds: wall time of the round.
+        Raises: ValueError where the output does not answer the plan.
+        """
+        emissions = conclude(planned, output, self._clock())
+        prompt_rows = sum(len(segment.tokens) for segment in planned.segments if segment.prompt)
+        rows = len(planned.plan.token_B)
+        if prompt_rows < rows:
+            self._times.note(prompt_rows, seconds)
+        record = record_round(self._totals.rounds, planned.segments, emissions, self._steps.row_tile, seconds)
+        self._count(rows, prompt_rows, emissions)
+        ended = {emission.request_id for emission in emissions if emission.finish}
+        for lane in self._running():
+            if lane.request.id in ended:
+                self._release(lane)
+        self.records.append(record)
+        return emissions
+
+    def cancel(self, ids: Collection[str]) -> list[Emission]:
+        """Ends requests with "abort", wherever they are; unknown ids are none. Only between rounds.
+
+        Returns: the last emission of each.
+        """
+        return self._end(ids, End("abort"))
+
+    def fail(self, message: str) -> list[Emission]:
+        """Ends every request with an error. Returns: the last emission of each."""
+        return self._end(self.live(), End("error", error=message))
+
+    def status(self) -> EngineStatus:
+        """Returns the numbers as they are now."""
+        lanes = self._running()
+        filling = sum(lane.filling for lane in lanes)
+        return EngineStatus(
+            lanes=len(self._lanes),
+            running=len(lanes) - filling,
+            filling=filling,
+            waiting=len(self._waiting),
+            pages=self.pool.pages,
+            pages_used=self.pool.used,
+            prompt_tokens=self._totals.prompt_tokens,
+            generation_tokens=self._totals.generation_tokens,
+            rounds=self._totals.rounds,
+            rows=self._totals.rows,
+            finished=dict(self._totals.finished),
+        )
+
+    def verify(self) -> None:
+        """Raises PageError unless the lanes in use explain every page reference."""
+        self.pool.check(lane.pages for lane in self._running())
+
+    def _running(self) -> list[Lane]:
+        return [lane for lane in self._lanes if lane is not None]
+
+    def _pages(self, waiting: Waiting) -> int:
+        request = waiting.request
+        return self.pool.needed(len(request.prompt) + reply_limit(request, self._steps.context))
+
+    def _start(self, waiting: Waiting) -> None:
+        index = self._lanes.index(None)
+        pages = self.pool.alloc(self._pages(waiting))
+        try:
+            limit = reply_limit(waiting.request, self._steps.context)
+            lane = Lane(index, self._admitted, waiting, pages, limit, self._steps.vocabulary, self._clock())
+        except BaseException:
+            self.pool.release(pages)
+            raise
+        self._table.assign(index, pages)
+        self._lanes[index] = lane
+        self._admitted += 1
+
+    def _release(self, lane: Lane) -> None:
+        self._lanes[lane.index] = None
+        self._table.clear(lane.index)
+        self.pool.release(lane.pages)
+
+    def _drop(self, waiting: Waiting, end: End) -> Emission:
+        self._totals.finished[end.reason] += 1
+        timing = Timing(queue_s=self._clock() - waiting.submitted_s)
+        return Emission(waiting.request.id, finish=Finish(end.reason, error=end.error, timing=timing))
+
+    def _end(self, ids: Iterable[str], end: End) -> list[Emission]:
+        wanted = set(ids)
+        dropped = [waiting for waiting in self._waiting if waiting.request.id in wanted]
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.request.id not in wanted)
+        emissions = [self._drop(waiting, end) for waiting in dropped]
+        for lane in self._running():
+            if lane.request.id in wanted:
+                self._release(lane)
+                self._totals.finished[end.reason] += 1
+                emissions.append(Emission(lane.request.id, finish=finish(lane, end, self._clock())))
+        return emissions
+
+    def _count(self, rows: int, prompt_rows: int, emissions: Iterable[Emission]) -> None:
+        self._totals.rounds += 1
+        self._totals.rows += rows
+        self._totals.prompt_tokens += prompt_rows
+        for emission in emissions:
+            self._totals.generation_tokens += len(emission.tokens)
+            if emission.finish:
+                self._totals.finished[emission.finish.reason] += 1

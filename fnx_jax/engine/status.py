@@ -1,0 +1,45 @@
+"""Host side: numbers about the engine, for metrics and health. Read next: loop.py."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from fnx_jax.engine.request import FinishReason
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """The engine at one moment.
+
+    lanes: lanes there are; running: those decoding a reply; filling: those with prompt rows left.
+    waiting: requests without a lane. pages, pages_used: of the cache.
+    prompt_tokens: prompt rows run; generation_tokens: reply tokens committed; rounds, rows: run, padding not counted.
+    finished: requests ended, by reason; every reason is present.
+    closed: new requests are refused. failed: what ended the engine, None while it works.
+    """
+
+    lanes: int
+    running: int
+    filling: int
+    waiting: int
+    pages: int
+    pages_used: int
+    prompt_tokens: int
+    generation_tokens: int
+    rounds: int
+    rows: int
+    finished: Mapping[str, int]
+    closed: bool = False
+    failed: str | None = None
+
+
+@dataclass
+class Totals:
+    """What only ever grows; written by the thread that runs rounds. Fields as in EngineStatus."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    rounds: int = 0
+    rows: int = 0
+    finished: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(get_args(FinishReason), 0)))

@@ -1,0 +1,97 @@
+"""Traced: what the network remembers of every lane, and the one place that lists it.
+
+Rows of attention lie in pages and rings are addressed by absolute position, so cutting a lane back needs no work: what
+lies past its length is overwritten before it is read. Only the recurrent states must be moved on, by `commit`.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Int
+
+from fnx_jax.families.flash_next.config import FlashNextConfig
+from fnx_jax.families.flash_next.params import DeltaParams, ModelParams
+from pallas_kernels.gated_delta import DeltaSizes, DeltaState, fold
+from pallas_kernels.gated_delta.rows import RING
+
+
+@struct.dataclass
+class AttentionPages:
+    """One attention layer's pages: key, value [P, S, G, K]; raw index keys [P, S, D]; pooled keys [P, S/block, D].
+
+    Pooled keys are float32, the rest has the cache dtype. Keys are stored normed and turned, raw index keys neither.
+    """
+
+    key: jax.Array
+    value: jax.Array
+    raw: jax.Array
+    pooled: jax.Array
+
+
+@struct.dataclass
+class FlashNextCache:
+    """delta, attention: one entry a layer of the kind, in layer order; the draft head's pages come last.
+
+    ngram: one ring [L, R, n*D] an n-gram layer: inputs of its convolution. folded: [L] int32, rows that the committed
+    recurrent states have taken in.
+    """
+
+    delta: tuple[DeltaState, ...]
+    attention: tuple[AttentionPages, ...]
+    ngram: tuple[jax.Array, ...]
+    folded: jax.Array
+
+
+def delta_sizes(config: FlashNextConfig) -> DeltaSizes:
+    """The recurrent layers' sizes, in the kernel's words."""
+    return DeltaSizes(
+        key_heads=config.delta_key_heads,
+        value_heads=config.delta_value_heads,
+        key_size=config.delta_key_size,
+        value_size=config.delta_value_size,
+    )
+
+
+def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtype: jnp.dtype) -> FlashNextCache:
+    """Allocates the caches of `lanes` lanes and `pages` pages of `page` positions (a multiple of the block)."""
+    if page % config.block:
+        raise ValueError(f"empty_cache: a page of {page} positions is not a multiple of the block {config.block}")
+    state = (lanes, config.delta_value_heads, config.delta_key_size, config.delta_value_size)
+    ring = (lanes, RING, config.delta_channels + 2 * config.delta_value_heads)
+    rows = (pages, page, config.kv_heads, config.head_size)
+
+    def attention() -> AttentionPages:
+        return AttentionPages(
+            key=jnp.zeros(rows, dtype),
+            value=jnp.zeros(rows, dtype),
+            raw=jnp.zeros((pages, page, config.index_size), dtype),
+            pooled=jnp.zeros((pages, page // config.block, config.index_size), jnp.float32),
+        )
+
+    def delta() -> DeltaState:
+        return DeltaState(committed=jnp.zeros(state, jnp.float32), ring=jnp.zeros(ring, jnp.float32))
+
+    planes = config.attention_layers + (1 if config.mtp_layers else 0)
+    width = config.streams * config.hidden
+    return FlashNextCache(
+        delta=tuple(delta() for _ in range(config.delta_layers)),
+        attention=tuple(attention() for _ in range(planes)),
+        ngram=tuple(jnp.zeros((lanes, RING, width), jnp.float32) for _ in config.ngram_layers),
+        folded=jnp.zeros((lanes,), jnp.int32),
+    )
+
+
+def commit(
+    params: ModelParams, config: FlashNextConfig, cache: FlashNextCache, length_L: Int[Array, " L"]
+) -> FlashNextCache:
+    """Walks accepted rows into the recurrent states: afterwards lane l has taken in its first length_L[l] rows.
+
+    length_L may lie at most one window past `folded`; a lane whose length equals it stays as it is. 0 empties a lane.
+    """
+    mixers = [layer.mixer for layer in params.layers if isinstance(layer.mixer, DeltaParams)]
+    sizes = delta_sizes(config)
+    delta = tuple(
+        fold(state, cache.folded, length_L, mixer.rule, sizes)
+        for state, mixer in zip(cache.delta, mixers, strict=True)
+    )
+    return cache.replace(delta=delta, folded=length_L)

@@ -1,0 +1,37 @@
+"""Traced: `linear`, which multiplies rows by a weight of any kind the checkpoints hold."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels import exl3
+from pallas_kernels.dense_matmul.reference import tile_matmul
+from pallas_kernels.row_tiles import row_tiles
+
+Weight = jax.Array | exl3.Exl3Weight | exl3.DecodedWeight
+"""A plain [out, in] array, a packed EXL3 layer, or an EXL3 layer whose trellis was decoded at load."""
+
+
+def dense_matmul(x: Float[Array, "... I"], weight_OI: Float[Array, "O I"]) -> Float[Array, "... O"]:
+    """x @ weight.T in the weight's dtype with float32 accumulators, 16 rows at a time.
+
+    Raises: ValueError where the last axes differ.
+    """
+    if x.shape[-1] != weight_OI.shape[-1]:
+        raise ValueError(f"dense_matmul: {x.shape[-1]} features meet a weight of {weight_OI.shape[-1]}")
+    rows = x.reshape(-1, x.shape[-1]).astype(weight_OI.dtype)
+    out = row_tiles(lambda tile: tile_matmul(tile, weight_OI), rows)
+    return out.reshape(*x.shape[:-1], weight_OI.shape[0])
+
+
+def linear(x: Float[Array, "... I"], weight: Weight) -> Float[Array, "... O"]:
+    """Multiplies rows by a weight of any kind; float32 out.
+
+    An EXL3 weight may be wider than the layer on both sides: narrow rows are extended by zeros, and the caller cuts
+    the outputs it does not know.
+    """
+    if not isinstance(weight, exl3.Exl3Weight | exl3.DecodedWeight):
+        return dense_matmul(x, weight)
+    missing = weight.in_features - x.shape[-1]
+    padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
+    return exl3.linear(padded, weight)

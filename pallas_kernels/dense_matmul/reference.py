@@ -1,0 +1,16 @@
+"""Traced: one tile of rows times a weight stored [out, in]."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def tile_matmul(x_BI: Float[Array, "B I"], weight_OI: Float[Array, "O I"]) -> Float[Array, "B O"]:
+    """Contracts the last axes with float32 accumulators; operands as they come, of one dtype."""
+    return jax.lax.dot_general(
+        x_BI,
+        weight_OI,
+        (((1,), (1,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST if x_BI.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
+    )

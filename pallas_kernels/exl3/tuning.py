@@ -1,0 +1,49 @@
+"""Host side: block sizes of the kernel, by device kind and layer shape. Read next: kernel.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import jax
+
+from pallas_kernels.exl3.shapes import SHAPES
+from pallas_kernels.exl3.weight import Exl3Weight
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the kernel cuts its work. No choice changes a bit of the result.
+
+    block_n: outputs of a program, a power of two from 16 to 128. block_k: inputs of a step, likewise.
+    sub_tiles: most 16-row tiles that share a decoded block. num_warps, num_stages: for the Triton compiler.
+    """
+
+    block_n: int = 64
+    block_k: int = 32
+    sub_tiles: int = 4
+    num_warps: int = 4
+    num_stages: int = 2
+
+    def __post_init__(self) -> None:
+        for field in ("block_n", "block_k"):
+            if getattr(self, field) not in (16, 32, 64, 128):
+                raise ValueError(f"Blocks: {field} {getattr(self, field)}, wanted 16, 32, 64 or 128")
+
+
+DEFAULT = Blocks()
+NARROW = Blocks(block_n=32)
+"""For layers of few outputs, which would leave most of a GPU idle with wider blocks."""
+NARROW_OUTPUTS = 1024
+
+TUNED: Mapping[tuple[str, str], Blocks] = MappingProxyType({})
+"""(device kind, shape name) -> blocks, from measurements on that device."""
+
+
+def blocks_for(weight: Exl3Weight) -> Blocks:
+    """The blocks of a layer on the current device: TUNED where it is listed, else NARROW or DEFAULT by outputs."""
+    kind = jax.devices()[0].device_kind
+    for shape in SHAPES:
+        if (shape.in_features, shape.out_features) == (weight.in_features, weight.out_features):
+            if (kind, shape.name) in TUNED:
+                return TUNED[kind, shape.name]
+    return NARROW if weight.out_features <= NARROW_OUTPUTS else DEFAULT

@@ -1,0 +1,56 @@
+"""Traced: where the rows of a batch belong, and rings of recent rows addressed by absolute position.
+
+A ring holds the newest rows of a lane at `position % size`. A rejected row's entry is overwritten by the next row at
+that position and never read before, so a ring needs no commit.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+RING = 32
+"""Rows a ring holds: a window of 16 and the taps behind it."""
+
+
+@struct.dataclass
+class RowPlaces:
+    """lane_B, position_B: int32. live_B: False for padding, which comes last. speculative_B: a draft under test.
+
+    Rows of one lane are contiguous and ascend by one.
+    """
+
+    lane_B: jax.Array
+    position_B: jax.Array
+    live_B: jax.Array
+    speculative_B: jax.Array
+
+    def first_B(self) -> Bool[Array, " B"]:
+        """The rows that are their lane's first of this batch."""
+        other = self.lane_B[1:] != self.lane_B[:-1]
+        return jnp.concatenate([jnp.ones((1,), bool), other]) & self.live_B
+
+
+def write_ring(ring_LRC: Float[Array, "L R C"], places: RowPlaces, rows_BC: Float[Array, "B C"]) -> Array:
+    """Stores each live row at its lane and position."""
+    lane = jnp.where(places.live_B, places.lane_B, ring_LRC.shape[0])
+    return ring_LRC.at[lane, places.position_B % ring_LRC.shape[1]].set(rows_BC, mode="drop")
+
+
+def read_taps(
+    ring_LRC: Float[Array, "L R C"], lane_B: Int[Array, " B"], position_B: Int[Array, " B"], taps: int, dilation: int
+) -> Float[Array, "B T C"]:
+    """Rows position - (taps-1-j)*dilation for j below taps; the last tap is the row itself, +0.0 before the start."""
+    back = jnp.arange(taps - 1, -1, -1, dtype=jnp.int32) * dilation
+    position_BT = position_B[:, None] - back[None, :]
+    rows = ring_LRC[lane_B[:, None], position_BT % ring_LRC.shape[1]]
+    return jnp.where(position_BT[:, :, None] >= 0, rows, jnp.float32(0))
+
+
+def depthwise(taps_BTC: Float[Array, "B T C"], weight_CT: Float[Array, "C T"]) -> Float[Array, "B C"]:
+    """sum_j weight[:, j] * tap j, taps added in order."""
+    weight = weight_CT.astype(jnp.float32)
+    total = taps_BTC[:, 0] * weight[None, :, 0]
+    for tap in range(1, taps_BTC.shape[1]):
+        total = total + taps_BTC[:, tap] * weight[None, :, tap]
+    return total

@@ -1,0 +1,46 @@
+"""Traced: the expert sum as a fixed tree.
+
+Leaf l starts at +0.0 and adds, in id order, the weighted outputs of its E/L consecutive experts, each product rounded
+to float32 first; the shared expert joins the last leaf; neighbours are added pairwise until one is left.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def leaf_sums(
+    out_BAD: Float[Array, "B A D"],
+    weight_BA: Float[Array, "B A"],
+    expert_BA: Int[Array, "B A"],
+    experts: int,
+    leaves: int,
+) -> Float[Array, "B l D"]:
+    """Folds each row's slots into its leaves. expert_BA ascends along A; an id of `experts` or more adds nothing."""
+    rows = jnp.arange(out_BAD.shape[0])
+    per_leaf = experts // leaves
+    total = jnp.zeros((out_BAD.shape[0], leaves, out_BAD.shape[2]), jnp.float32)
+    for slot in range(out_BAD.shape[1]):
+        product = jax.lax.optimization_barrier(weight_BA[:, slot, None] * out_BAD[:, slot])
+        total = total.at[rows, expert_BA[:, slot] // per_leaf].add(product, mode="drop", unique_indices=True)
+    return total
+
+
+def balanced_sum(parts: Float[Array, "B l D"]) -> Float[Array, "B D"]:
+    """Adds neighbours pairwise until one is left; l is a power of two."""
+    while parts.shape[1] > 1:
+        parts = parts[:, 0::2] + parts[:, 1::2]
+    return parts[:, 0]
+
+
+def combine(
+    out_BAD: Float[Array, "B A D"],
+    weight_BA: Float[Array, "B A"],
+    expert_BA: Int[Array, "B A"],
+    shared_BD: Float[Array, "B D"],
+    experts: int,
+    leaves: int,
+) -> Float[Array, "B D"]:
+    """The whole sum of a row: routed experts and the gated shared expert."""
+    total = leaf_sums(out_BAD, weight_BA, expert_BA, experts, leaves)
+    return balanced_sum(total.at[:, -1].add(shared_BD))

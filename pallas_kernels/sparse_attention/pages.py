@@ -1,0 +1,46 @@
+"""Traced: rows of caches that lie in pages, found by lane and absolute position."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+
+@struct.dataclass
+class PageTable:
+    """pages_BP: int32, the pages of each row's lane in order, -1 where it has none. page: positions a page holds."""
+
+    pages_BP: jax.Array
+    page: int = struct.field(pytree_node=False)
+
+    def units(self, unit_BU: Int[Array, "B U"], per_page: int) -> Int[Array, "B U"]:
+        """Flat index of units (rows or blocks, `per_page` of them a page) of each row's lane; clipped into the table."""
+        slot = jnp.clip(unit_BU // per_page, 0, self.pages_BP.shape[1] - 1)
+        page = jnp.take_along_axis(self.pages_BP, slot, axis=1)
+        return jnp.maximum(page, 0) * per_page + unit_BU % per_page
+
+
+def _write(pool: Array, flat_B: Array, live_B: Array, value: Array) -> Array:
+    pages, per_page = pool.shape[:2]
+    units = pool.reshape(pages * per_page, *pool.shape[2:])
+    index = jnp.where(live_B, flat_B, pages * per_page)
+    return units.at[index].set(value.astype(pool.dtype), mode="drop").reshape(pool.shape)
+
+
+def write_rows(
+    pool: Float[Array, "P S ..."], table: PageTable, position_B: Int[Array, " B"], live_B: Bool[Array, " B"], row: Array
+) -> Array:
+    """Stores each live row's value at its position; the rest of the pool stays."""
+    return _write(pool, table.units(position_B[:, None], table.page)[:, 0], live_B, row)
+
+
+def write_blocks(
+    pool: Float[Array, "P S ..."], table: PageTable, block_B: Int[Array, " B"], done_B: Bool[Array, " B"], key: Array
+) -> Array:
+    """Stores the pooled key of each block that a row has completed."""
+    return _write(pool, table.units(block_B[:, None], pool.shape[1])[:, 0], done_B, key)
+
+
+def read_units(pool: Float[Array, "P S ..."], flat_BU: Int[Array, "B U"]) -> Array:
+    """Gathers units by flat index: [B, U, ...]."""
+    return pool.reshape(-1, *pool.shape[2:])[flat_BU]

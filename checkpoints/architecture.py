@@ -49,17 +49,19 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One hashed n-gram table. prefix: its module's, dot included. rows, row_dim: of the whole table.
+    """One hashed n-gram table.
 
-    shards: pieces where it is stored in pieces, of equal rows. heads: ranges of rows. ngram_size: longest n-gram.
+    prefix: its module's, dot included. rows, row_dim: of the whole table. shards: pieces where it is stored in pieces,
+    of equal rows. multipliers: of the hash, one a token of the longest n-gram. sizes, offsets: rows of each head.
     """
 
     prefix: str
     rows: int
     row_dim: int
     shards: int
-    heads: int
-    ngram_size: int
+    multipliers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
 
 
 Part = Linear | Plain | Experts | Table
@@ -161,22 +163,23 @@ def _table(text: dict, prefix: str, q: int, embed: int) -> Table:
     seed = text.get("seed", DEFAULT_SEED)
     if type(seed) is not int:
         raise CheckpointError(f"config.json: seed must be an integer, not {seed!r}")
-    N, multiple = positive_int(text, "ngram_size"), positive_int(text, "make_ngram_vocab_size_divisible_by", 1)
-    _, sizes, _ = derive_hash(
+    multipliers, sizes, offsets = derive_hash(
         positive_int(text, "vocab_size"),
         seed,
         q,
-        N,
+        positive_int(text, "ngram_size"),
         positive_int(text, "heads_per_ngram"),
         positive_int(text, "ngram_vocab_size_base"),
     )
-    rows, shards = -(-int(sizes.sum()) // multiple) * multiple, positive_int(text, "split_ngram_parts", 1)
+    multiple, shards = positive_int(text, "make_ngram_vocab_size_divisible_by", 1), positive_int(text, "split_ngram_parts", 1)
+    rows = -(-int(sizes.sum()) // multiple) * multiple
     if embed % len(sizes) or rows % shards:
         raise CheckpointError(
             f"config.json: ple_embed_dim {embed} over {len(sizes)} heads, {rows} n-gram rows over {shards} parts: "
             f"neither may leave a rest"
         )
-    return Table(prefix, rows, embed // len(sizes), shards, len(sizes), N)
+    constants = (tuple(vector.tolist()) for vector in (multipliers, sizes, offsets))
+    return Table(prefix, rows, embed // len(sizes), shards, *constants)
 
 
 def _table_layers(text: dict) -> list[int]:

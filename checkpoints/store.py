@@ -7,6 +7,7 @@ shrunken file is a named error instead of a dead process, and no page fault hold
 import hashlib
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -165,9 +166,9 @@ class Store:
         """Fills `target` with ascending rows, one read for each run of neighbours."""
         descriptor = self._descriptor(info)
         firsts = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
-        lasts = np.append(firsts[1:], len(wanted))
-        for first, last, row in zip(firsts.tolist(), lasts.tolist(), wanted[firsts].tolist(), strict=True):
-            self._fill(info, target[first * row_bytes : last * row_bytes], row * row_bytes, descriptor)
+        for first, last in pairwise([*firsts.tolist(), len(wanted)]):
+            offset = int(wanted[first]) * row_bytes
+            self._fill(info, target[first * row_bytes : last * row_bytes], offset, descriptor)
 
     def _fill(self, info: TensorInfo, target: memoryview, offset: int, descriptor: int) -> None:
         """Fills `target` from `offset` bytes into the tensor; one preadv may return less than asked for."""

@@ -3,3 +3,7 @@
 from fnx_jax import backend
 
 backend.configure()
+
+from fnx_jax.model import Model, load  # noqa: E402  (the flags come before anything that uses jax)
+
+__all__ = ["Model", "load"]

@@ -14,13 +14,12 @@ import jax
 import jaxlib
 from jax._src import xla_bridge
 
+from pallas_kernels.row_tiles import ROW_TILE
+
 # individual_dot: a reduction never swallows its producers. AVX: no fused multiply-add, so a product is always rounded.
 CPU_FLAGS = ("--xla_cpu_experimental_ynn_fusion_type=individual_dot", "--xla_cpu_max_isa=AVX")
 # GEMMs left to XLA are neither split by measurement nor summed by atomics.
 GPU_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
-
-ROW_TILE = 16
-"""Rows of one tile: the height of a matrix unit's operand on GPUs, and the one shape that CPU programs use too."""
 
 
 class BackendError(RuntimeError):

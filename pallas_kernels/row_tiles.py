@@ -43,4 +43,3 @@ def row_tiles(
         return f(padded)[:rows]
     tiles = lax.map(f, padded.reshape(-1, ROW_TILE, width))
     return tiles.reshape(-1, *tiles.shape[2:])[:rows]
-

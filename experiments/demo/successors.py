@@ -47,11 +47,11 @@ def one_cycle(pairs: Pairs, ids: Sequence[int]) -> dict[int, int]:
 
 
 def matching(pairs: Pairs, ids: Sequence[int], taken: Sequence[dict[int, int]]) -> dict[int, int]:
-    """Gives every id one successor, each used once, other than those of `taken` as far as pairs reach."""
+    """Gives every id one successor, each used once; as far as pairs reach, neither itself nor one of `taken`."""
     after: dict[int, int] = {}
     preceded: set[int] = set()
     for a, b in pairs:
-        if a not in after and b not in preceded and all(other[a] != b for other in taken):
+        if a != b and a not in after and b not in preceded and all(other[a] != b for other in taken):
             after[a] = b
             preceded.add(b)
     rest = [i for i in ids if i not in preceded]
@@ -60,13 +60,19 @@ def matching(pairs: Pairs, ids: Sequence[int], taken: Sequence[dict[int, int]]) 
 
 
 def successors(
-    pairs: Pairs, ids: Sequence[int], vocabulary: int, breaks: dict[int, int], rng: np.random.Generator
+    pairs: Pairs,
+    ids: Sequence[int],
+    vocabulary: int,
+    breaks: dict[int, int],
+    after_break: int,
+    rng: np.random.Generator,
 ) -> Int[np.ndarray, "V 3"]:
     """First, second and third successor of every id of the vocabulary.
 
     Args:
       pairs: most frequent first. ids: the text tokens; ids outside are followed by random ones of them.
       breaks: token that interrupts text (an end of turn) -> how many text tokens it is the second successor of.
+      after_break: the only successor of those.
     """
     first = one_cycle(pairs, ids)
     second = matching(pairs, ids, [first])
@@ -76,4 +82,5 @@ def successors(
         table[list(after), column] = list(after.values())
     hosts = rng.choice(np.asarray(ids), sum(breaks.values()), replace=False)
     table[hosts, 1] = np.repeat(list(breaks), list(breaks.values()))
+    table[list(breaks)] = after_break
     return table

@@ -27,7 +27,14 @@ class Lane:
     """
 
     def __init__(
-        self, index: int, order: int, waiting: Waiting, pages: tuple[int, ...], limit: int, vocabulary: int, now_s: float
+        self,
+        index: int,
+        order: int,
+        waiting: Waiting,
+        pages: tuple[int, ...],
+        limit: int,
+        vocabulary: int,
+        now_s: float,
     ):
         self.index, self.order, self.pages, self.limit = index, order, pages, limit
         self.request = waiting.request

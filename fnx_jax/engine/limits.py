@@ -18,7 +18,7 @@ LOGPROBS_MOST = 20
 class EngineConfig:
     """How requests queue and how rounds are filled; no field changes a token.
 
-    max_queue: requests waiting for a lane at most.
+    max_queue: unfinished requests at most, beyond one a lane.
     prefill_chunk: prompt rows of a round at most.
     stall_rows: the same while replies are being decoded; with `max_prefill_stall_ms`, only until round times are known.
     max_prefill_stall_ms: how long a round may take while replies are being decoded, as far as its prompt rows decide.
@@ -34,9 +34,9 @@ class EngineConfig:
     records: int = 1024
 
     def __post_init__(self):
-        for name in ("max_queue", "prefill_chunk", "stall_rows", "passes", "records"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"EngineConfig: {name} is {getattr(self, name)}, must be at least 1")
+        for name, least in (("max_queue", 0), ("prefill_chunk", 1), ("stall_rows", 1), ("passes", 1), ("records", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"EngineConfig: {name} is {getattr(self, name)}, must be at least {least}")
         if self.max_prefill_stall_ms is not None and not self.max_prefill_stall_ms > 0:
             raise ValueError(f"EngineConfig: max_prefill_stall_ms is {self.max_prefill_stall_ms}, must be above 0")
 

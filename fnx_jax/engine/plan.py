@@ -94,7 +94,9 @@ def assemble(segments: Sequence[Segment], pages_LP: Int[np.ndarray, "L P"], step
     plan = RoundPlan(
         token_B=np.array([token for segment in segments for token in segment.tokens], np.int32),
         lane_B=np.repeat([segment.lane.index for segment in segments], np.diff(first)).astype(np.int32),
-        position_B=np.concatenate([segment.start + np.arange(len(segment.tokens)) for segment in segments], dtype=np.int32),
+        position_B=np.concatenate(
+            [segment.start + np.arange(len(segment.tokens)) for segment in segments], dtype=np.int32
+        ),
         speculative_B=np.concatenate([_speculative(segment) for segment in segments]),
         history_BN=np.concatenate([_history(segment, steps.history) for segment in segments]),
         pages_LP=pages_LP,

@@ -20,7 +20,8 @@ class SamplingParams:
     repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt or the reply.
     logit_bias: (token id, addend) pairs.
     seed: 64 bits. choice: index of this reply among the request's `n`.
-    max_tokens: reply tokens at most. min_tokens: no end token and no stop counts before this many.
+    max_tokens: reply tokens at most, 0 to run the prompt alone. min_tokens: none of this many first tokens ends the
+    reply: end tokens and stop ids are not drawn, stop strings that these tokens complete do not count.
     stop_token_ids: ids that end the reply beside `eos_token_ids`. ignore_eos: `eos_token_ids` do not end it.
     logprobs: top candidates reported per reply token (0 to 20), None for no report.
     prompt_logprobs: the same for prompt tokens.

@@ -50,11 +50,6 @@ class Scheduler:
         self._times = RoundTimes()
         self._totals = Totals()
 
-    @property
-    def waiting(self) -> int:
-        """Requests without a lane."""
-        return len(self._waiting)
-
     def has_work(self) -> bool:
         """Whether any request is waiting or has a lane."""
         return bool(self._waiting) or any(self._lanes)
@@ -63,13 +58,19 @@ class Scheduler:
         """Raises EngineError for a request that could never be served. Reads nothing that changes."""
         check_request(request, self._steps)
 
+    @property
+    def places(self) -> int:
+        """Unfinished requests there may be: one a lane, and those that the queue holds."""
+        return len(self._lanes) + self.config.max_queue
+
     def submit(self, request: Request) -> None:
         """Queues a request. Raises EngineError for a bad one, QueueFull where the queue is at its limit."""
         self.check(request)
-        if request.id in self.live():
+        live = self.live()
+        if request.id in live:
             raise EngineError(f"id: a request {request.id!r} is being served")
-        if len(self._waiting) >= self.config.max_queue:
-            raise QueueFull(f"queue: {self.config.max_queue} requests are waiting, no more fit")
+        if len(live) >= self.places:
+            raise QueueFull(f"queue: {len(live)} requests are waiting or being served, {self.places} at most")
         self.enqueue(Waiting(request, self._clock()))
 
     def enqueue(self, waiting: Waiting) -> None:

@@ -56,6 +56,9 @@ class RoundPlan:
     token_B, lane_B, position_B: int32. speculative_B: bool, True for drafts under test, False for rows that are
     kept whatever is drawn. history_BN: int32, the N tokens before each row, newest first, -1 before the start.
     pages_LP: int32 page table, -1 where a lane has no page. draws, scores: at most one of each per row.
+    Every array is the receiver's: nobody writes it again.
+    A row at position 0 starts a new stream in its lane: what the lane held before is forgotten. A lane's first row in
+    a round says how far its earlier rows are kept: a speculative row at or past that position was rejected.
     A speculative window (one lane's rows with drafts) is at most `row_tile` rows and starts on a tile border or
     fits in the tile it starts in: see scheduler.
     """
@@ -74,8 +77,9 @@ class RoundPlan:
 class RoundOutput:
     """Results in the order of the plan's draws and scores.
 
-    tokens: drawn ids. finite: False where the row's logits held a NaN or an infinity (its token means nothing).
-    draw_logprobs: None where not asked for. score_logprobs: one a score; score_finite as finite.
+    tokens: drawn ids. finite: False where the row's logits held a NaN or an infinity, or left nothing to draw (its
+    token means nothing). draw_logprobs: None where not asked for. score_logprobs, score_finite: the same for scores.
+    The first three have one entry a draw, the last two one a score.
     """
 
     tokens: tuple[int, ...] = ()

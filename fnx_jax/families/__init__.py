@@ -1,0 +1,45 @@
+"""Host side: the families of models that the rest can run, one line each."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+from fnx_jax.families.flash_next import cache, config, forward, load
+
+
+class Ngrams(Protocol):
+    """Rows of n-gram tables, looked up on the host; see flash_next.ngram_embedding."""
+
+    def embeddings(self, token_B: Any, history_BN: Any) -> Any:
+        """float32 [B, layers, E]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """The few functions that lanes and the loader call; signatures as in flash_next."""
+
+    read_config: Any
+    load_params: Any
+    open_ngrams: Any
+    empty_cache: Any
+    commit: Any
+    forward_rows: Any
+    final_hidden: Any
+    head_logits: Any
+
+
+FLASH_NEXT = Family(
+    read_config=config.read_config,
+    load_params=load.load_params,
+    open_ngrams=load.open_ngrams,
+    empty_cache=cache.empty_cache,
+    commit=cache.commit,
+    forward_rows=forward.forward_rows,
+    final_hidden=forward.final_hidden,
+    head_logits=forward.head_logits,
+)
+
+FAMILIES = {"qwen4_exp": FLASH_NEXT, "qwen4_exp_text": FLASH_NEXT}
+
+__all__ = ["FAMILIES", "FLASH_NEXT", "Family", "Ngrams"]

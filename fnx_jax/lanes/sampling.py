@@ -29,7 +29,7 @@ class DrawParams:
     seed_B2: (low, high) words of the seed. choice_B: index of the reply among its request's replies.
     position_B: absolute position of the token drawn.
     temperature_B: below 1e-5 the row takes the argmax.
-    top_k_B: entries kept; 0 keeps all. top_p_B: nucleus mass in (0, 1]; 1 keeps all.
+    top_k_B: entries kept; 0 or less keeps all. top_p_B: nucleus mass in (0, 1]; 1 keeps all.
     min_p_B: floor relative to the likeliest entry's probability, in [0, 1]; 0 keeps all.
     """
 
@@ -149,7 +149,7 @@ def kept_candidates(
       are complete, their kept entries being all among the K.
     """
     z_BK, ids_BK = top_candidates(scaled.z_BV, count)
-    within_k_BK = (params.top_k_B == 0)[:, None] | (jnp.arange(z_BK.shape[1])[None] < params.top_k_B[:, None])
+    within_k_BK = (params.top_k_B <= 0)[:, None] | (jnp.arange(z_BK.shape[1])[None] < params.top_k_B[:, None])
     masses_3BK = jnp.where(within_k_BK[None], _masses(z_BK, scaled.ceiling_B), jnp.uint32(0))
     of_vocabulary_3B1 = mass_sums(_masses(scaled.z_BV, scaled.ceiling_B))
     total_3B1 = jnp.where((params.top_k_B > 0)[None, :, None], mass_sums(masses_3BK), of_vocabulary_3B1)

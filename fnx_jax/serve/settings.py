@@ -15,7 +15,7 @@ class ServerSettings:
     first is the one replies carry; empty takes the checkpoint's own name.
     api_keys: accepted bearer keys; none means open. protect_metrics: `/metrics` asks for a key too.
     allowed_origins: browser origins that may call; none turns CORS off.
-    max_body_bytes: largest request body. max_queue: requests that may wait for a lane. max_n: largest `n`.
+    max_body_bytes: largest request body. max_n: largest `n`.
     max_prompts: most prompts in one completions request.
     default_max_tokens: reply limit where the request gives none; None leaves all the room of the context.
     drain_s: how long running replies may finish after the first stop signal.
@@ -35,7 +35,6 @@ class ServerSettings:
     protect_metrics: bool = False
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 << 20
-    max_queue: int = 256
     max_n: int = 16
     max_prompts: int = 256
     default_max_tokens: int | None = None

@@ -1,47 +1,42 @@
-"""Host side: finds the first stop string in a growing text and holds back what may become one.
+"""Host side: cuts a growing text at its first stop string and holds back what may become one.
 
-Read next: transcript.py, which feeds it the text after the reasoning.
+Read next: engine/stop.py (the matching), transcript.py (what text is fed).
 """
 
 from collections.abc import Sequence
 
-from fnx_jax.serve.markup import overlap
+from fnx_jax.engine.stop import StopMatcher
 
 
 class StopCut:
-    """Cuts a text at the stop string that is completed first, the longest of those completed together.
-
-    The result depends on the text alone, not on how it is cut into pieces.
+    """Passes text on as far as no stop string can take it away.
 
     Args: stops: none empty. keep: leave the matched string in the text.
     """
 
     def __init__(self, stops: Sequence[str], keep: bool = False):
-        self.hit: str | None = None
-        self._stops = tuple(stops)
+        self._matcher = StopMatcher(stops)
         self._keep = keep
         self._held = ""
+        self._passed = 0
+
+    @property
+    def hit(self) -> str | None:
+        """The stop string that was found."""
+        return self._matcher.matched
 
     def feed(self, text: str, counts: bool = True) -> str:
         """Takes more text; returns what is certain to stay. A match completed while `counts` is False is text."""
         if self.hit is not None:
             return ""
-        old, text = len(self._held), self._held + text
-        if counts and (match := self._first(text, old)):
-            start, self.hit = match
-            self._held = ""
-            return text[: start + len(self.hit)] if self._keep else text[:start]
-        held = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        self._held += text
+        self._matcher.feed(text, counts)
+        end = self._matcher.safe + (len(self.hit) if self.hit is not None and self._keep else 0)
+        ready, self._held = self._held[: end - self._passed], self._held[end - self._passed :]
+        self._passed = end
+        return ready
 
     def close(self) -> str:
         """Text still held when the reply ends without a match."""
         held, self._held = self._held, ""
-        return held
-
-    def _first(self, text: str, old: int) -> tuple[int, str] | None:
-        """Start and string of the match that ends first, among those that end after `old` characters."""
-        starts = ((text.find(stop, max(0, old - len(stop) + 1)), stop) for stop in self._stops)
-        found = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
-        return min(found)[1:] if found else None
+        return "" if self.hit is not None else held

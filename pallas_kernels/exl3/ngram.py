@@ -14,9 +14,7 @@ from pallas_kernels.exl3.codebook import codebook_table, codebook_values
 STATE_BITS = 16
 
 
-def decode_rows(
-    rows_RW: Int16[Array, "R W"], bits: int, row_dim: int, codebook: str = "mul1"
-) -> Float32[Array, "R D"]:
+def decode_rows(rows_RW: Int16[Array, "R W"], bits: int, row_dim: int, codebook: str = "mul1") -> Float32[Array, "R D"]:
     """Decodes table rows: row[i] = codebook(state i) * scale, in float32; the caller adds the head's bias.
 
     State i holds the symbols of positions i, i-1, ... round the ring, newest in the low bits.

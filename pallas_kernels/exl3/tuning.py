@@ -12,22 +12,22 @@ from pallas_kernels.exl3.weight import Exl3Weight
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the kernel cuts its work. No choice changes a bit of the result.
+    """How the kernel cuts its work. No choice changes a device's bits: the order of the sums is not among them.
 
-    block_n: outputs of a program, a power of two from 16 to 128. block_k: inputs of a step, likewise.
-    sub_tiles: most 16-row tiles that share a decoded block. num_warps, num_stages: for the Triton compiler.
+    block_n: outputs of a program: 16, 32, 64 or 128. sub_tiles: most 16-row tiles that share a decoded block.
+    num_warps, num_stages: for the Triton compiler.
     """
 
     block_n: int = 64
-    block_k: int = 32
     sub_tiles: int = 4
     num_warps: int = 4
-    num_stages: int = 2
+    num_stages: int = 4
 
     def __post_init__(self) -> None:
-        for field in ("block_n", "block_k"):
-            if getattr(self, field) not in (16, 32, 64, 128):
-                raise ValueError(f"Blocks: {field} {getattr(self, field)}, wanted 16, 32, 64 or 128")
+        if self.block_n not in (16, 32, 64, 128):
+            raise ValueError(f"Blocks: block_n {self.block_n}, wanted 16, 32, 64 or 128")
+        if self.sub_tiles < 1:
+            raise ValueError(f"Blocks: sub_tiles {self.sub_tiles}, wanted at least 1")
 
 
 DEFAULT = Blocks()

@@ -56,9 +56,7 @@ def read(
     return x, jnp.float32(2) * jax.nn.sigmoid(linear(normed, weights.inject) / jnp.float32(n))
 
 
-def write(
-    streams: Float[Array, "B N"], out: Float[Array, "B D"], gate: Float[Array, "B n"]
-) -> Float[Array, "B N"]:
+def write(streams: Float[Array, "B N"], out: Float[Array, "B D"], gate: Float[Array, "B n"]) -> Float[Array, "B N"]:
     """Adds gate_s * out to every stream s, un-normed."""
     grouped = streams.reshape(streams.shape[0], gate.shape[1], -1)
     return (grouped + gate[:, :, None] * out[:, None, :]).reshape(streams.shape)

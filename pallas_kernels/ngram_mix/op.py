@@ -1,8 +1,8 @@
 """Traced: gates an n-gram embedding into every stream, with a dilated convolution over positions.
 
-    key = grouped rms(E @ key.T);  val = E @ value.T;  qry = grouped rms(R)
-    a_s = (key_s . qry_s) / sqrt(D);  a_s = sign(a_s) * sqrt(max(|a_s|, 1e-6));  u_s = sigmoid(a_s) * val
-    c = grouped rms(u);  v[t] = silu(sum_j w[:, j] * c[t - dilation * (taps-1-j)]);  R + u + v
+key = grouped rms(E @ key.T);  val = E @ value.T;  qry = grouped rms(R)
+a_s = (key_s . qry_s) / sqrt(D);  a_s = sign(a_s) * sqrt(max(|a_s|, 1e-6));  u_s = sigmoid(a_s) * val
+c = grouped rms(u);  v[t] = silu(sum_j w[:, j] * c[t - dilation * (taps-1-j)]);  R + u + v
 """
 
 import math

@@ -1,6 +1,6 @@
 """Traced: which blocks of its own past a row keeps.
 
-    score_B = sum over index heads of relu(q_h . key_B) / sqrt(d);  the highest scores stay, ties to the lower block
+score_B = sum over index heads of relu(q_h . key_B) / sqrt(d);  the highest scores stay, ties to the lower block
 """
 
 import math

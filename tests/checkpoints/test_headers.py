@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
+
 from checkpoints.errors import CheckpointError
 from checkpoints.headers import DTYPES, MAX_HEADER_BYTES, read_header
-from safetensors.numpy import save_file
 
 
 def entry(dtype: str, shape: list[int], start: int, stop: int) -> dict:
@@ -147,7 +148,9 @@ def test_sparse_file_of_a_full_size_table_costs_its_header_alone(tmp_path):
 
 def test_header_of_fifty_thousand_tensors_shares_shapes_and_dtypes(tmp_path):
     count = 50_000
-    header = {f"model.layers.{i}.mlp.experts.{i}.up_proj.suh": entry("F16", [2], 4 * i, 4 * i + 4) for i in range(count)}
+    header = {
+        f"model.layers.{i}.mlp.experts.{i}.up_proj.suh": entry("F16", [2], 4 * i, 4 * i + 4) for i in range(count)
+    }
     infos, _ = read_header(write_raw(tmp_path / "x", header, bytes(4 * count)))
     assert len(infos) == count
     assert len({id(info.shape) for info in infos.values()}) == 1

@@ -10,9 +10,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+
 from checkpoints import CheckpointError, open_store
 from checkpoints.store import ALIGNMENT
-from safetensors.numpy import load_file, save_file
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 

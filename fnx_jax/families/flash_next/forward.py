@@ -15,20 +15,12 @@ from fnx_jax.families.flash_next.moe import Picks, experts, route_rows
 from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams
 from fnx_jax.families.flash_next.residual import embed
 from fnx_jax.families.flash_next.sparse_attention import sparse_attention_block
+from fnx_jax.families.rows import Rows
 from pallas_kernels.dense_matmul import linear
 from pallas_kernels.gated_delta import DeltaState, RowPlaces
 from pallas_kernels.hyper_connection import read, read_mixed, write
 from pallas_kernels.ngram_mix import ngram_mix
 from pallas_kernels.sparse_attention import PageTable
-
-
-@struct.dataclass
-class Rows:
-    """One tile: token_B int32, where its rows belong, and ngram_BLE, float32, one n-gram embedding a layer that takes one."""
-
-    token_B: jax.Array
-    places: RowPlaces
-    ngram_BLE: jax.Array
 
 
 @struct.dataclass

@@ -1,0 +1,70 @@
+"""Host side: the facts of one published quantization, from a TOML file of `recipes/`. Read next: skeleton.py."""
+
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from checkpoints.errors import CheckpointError
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a pack stores the network.
+
+    repository, branch: where it is published. quantization: that part of its config.json. bits: pattern of linear names
+    -> bits a weight; the first match counts, and a linear without one is plain. dtypes: pattern of plain tensor names
+    -> dtype, likewise. ngram_bits, ngram_layout: of the n-gram table. shards: files that the index names.
+    mtp_mixer_file, vision_file: side files, or "" where those tensors are in the last shard. vision_linears,
+    vision_bits: EXL3 layers of the vision tower. tensors: in all files together, 0 where that is not known.
+    """
+
+    repository: str
+    branch: str
+    quantization: dict
+    bits: dict[str, float]
+    dtypes: dict[str, str]
+    ngram_bits: int
+    ngram_layout: Literal["whole", "shards"]
+    shards: int
+    mtp_mixer_file: str = ""
+    vision_file: str = ""
+    vision_linears: int = 0
+    vision_bits: float = 0
+    tensors: int = 0
+
+    def bits_of(self, linear: str) -> float | None:
+        """Returns the width of a linear by its module name, None where it is stored plain."""
+        return next((bits for pattern, bits in self.bits.items() if fnmatchcase(linear, pattern)), None)
+
+    def dtype_of(self, tensor: str) -> str:
+        """Returns the dtype code of a plain tensor, BF16 where no pattern matches."""
+        return next((dtype for pattern, dtype in self.dtypes.items() if fnmatchcase(tensor, pattern)), "BF16")
+
+
+def read_recipe(name: str) -> Recipe:
+    """Reads a recipe of this package by its file name without `.toml`; raises CheckpointError, listing what there is."""
+    path = RECIPES / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
+        raise CheckpointError(f"no recipe {name!r}; there are: {known}")
+    facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    source, table, files, vision = facts["source"], facts["ngram_table"], facts["files"], facts["vision"]
+    return Recipe(
+        repository=source["repository"],
+        branch=source["branch"],
+        quantization=facts["quantization"],
+        bits=facts["bits"],
+        dtypes=facts["dtypes"],
+        ngram_bits=table["bits"],
+        ngram_layout=table["layout"],
+        shards=files["indexed_shards"],
+        mtp_mixer_file=files["mtp_mixer"],
+        vision_file=files["vision"],
+        vision_linears=vision["linears"],
+        vision_bits=vision["bits"],
+        tensors=files["tensors"],
+    )

@@ -1,0 +1,176 @@
+"""Host side: a device that is none. It runs plans on a hash instead of a network, and refuses plans that are wrong.
+
+What a lane has seen is only what its rows wrote into its pages; each slot remembers who wrote it, so a gap, a stale
+page, a shared page or a forgotten row is an error and not a different token. Read next: fake_model.py.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
+from fnx_jax.engine.request import TokenLogprobs
+from fnx_jax.engine.steps import Draw, RoundOutput, RoundPlan, Score
+
+Script = Callable[[Sequence[int]], int | None]
+"""Given all tokens of a lane so far, the next one to force, or None to leave it to the hash."""
+
+
+class PlanError(Exception):
+    """A plan that a device could not run, or would run wrongly."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on purpose.
+
+    fail_rounds: rounds, counted from 0, that raise. nonfinite_tokens: from a row with one of them on, nothing in
+    its lane is finite. sleep_s: added to each round.
+    """
+
+    fail_rounds: frozenset[int] = frozenset()
+    nonfinite_tokens: frozenset[int] = frozenset()
+    sleep_s: float = 0.0
+
+
+class FakeSteps:
+    """Steps without a device; limits as in Steps.
+
+    pages: default, enough for every lane's whole context. script: forces tokens. before: called with the number of
+    each round; may wait or raise. rounds: rounds begun.
+    """
+
+    def __init__(
+        self,
+        *,
+        lanes: int = 4,
+        row_tile: int = 16,
+        max_rows: int = 64,
+        context: int = 128,
+        page: int = 8,
+        pages: int | None = None,
+        vocabulary: int = 64,
+        history: int = 2,
+        faults: Faults | None = None,
+        script: Script | None = None,
+        before: Callable[[int], None] | None = None,
+    ):
+        self.lanes, self.row_tile, self.max_rows, self.context = lanes, row_tile, max_rows, context
+        self.page, self.vocabulary, self.history = page, vocabulary, history
+        self.pages = lanes * -(-context // page) if pages is None else pages
+        self.rounds = 0
+        self._faults, self._script, self._before = faults or Faults(), script, before
+        self._tokens_PS = np.full((self.pages, page), -1, np.int64)
+        self._writers_PS = np.full((self.pages, page, 2), -1, np.int64)  # stream, position
+        self._streams = 0
+        self._stream_L = [-1] * lanes
+        self._kept_L, self._written_L = [0] * lanes, [0] * lanes
+
+    def round(self, plan: RoundPlan) -> RoundOutput:
+        """Runs one round. Raises PlanError for a wrong plan, RuntimeError where Faults says so."""
+        number = self.rounds
+        self.rounds += 1
+        if self._before is not None:
+            self._before(number)
+        time.sleep(self._faults.sleep_s)
+        if number in self._faults.fail_rounds:
+            raise RuntimeError(f"round {number} fails on purpose")
+        self._check(plan)
+        for row in range(len(plan.token_B)):
+            self._write(plan, row)
+        results = [self._draw(plan, draw) for draw in plan.draws]
+        scores = [self._score(plan, score) for score in plan.scores]
+        return RoundOutput(
+            tokens=tuple(token for token, _, _ in results),
+            finite=tuple(finite for _, finite, _ in results),
+            draw_logprobs=tuple(logprobs for _, _, logprobs in results),
+            score_logprobs=tuple(logprobs for logprobs, _ in scores),
+            score_finite=tuple(finite for _, finite in scores),
+        )
+
+    def _check(self, plan: RoundPlan) -> None:
+        rows = len(plan.token_B)
+        width = -(-self.context // self.page)
+        _require(1 <= rows <= self.max_rows, f"{rows} rows, from 1 to {self.max_rows} fit")
+        for name, shape, dtype in (
+            ("token_B", (rows,), np.int32),
+            ("lane_B", (rows,), np.int32),
+            ("position_B", (rows,), np.int32),
+            ("speculative_B", (rows,), np.bool_),
+            ("history_BN", (rows, self.history), np.int32),
+            ("pages_LP", (self.lanes, width), np.int32),
+        ):
+            array = getattr(plan, name)
+            _require(array.shape == shape and array.dtype == dtype, f"{name} is {array.dtype}{array.shape}")
+        pages = plan.pages_LP[plan.pages_LP >= 0]
+        _require(len(np.unique(pages)) == len(pages), "a page stands twice in the page table")
+        changes = np.flatnonzero(np.diff(plan.lane_B)) + 1
+        lanes = plan.lane_B[[0, *changes]]
+        _require(len(np.unique(lanes)) == len(lanes), "a lane's rows are not contiguous")
+        self._check_windows(plan)
+        self._check_asked(plan)
+
+    def _check_windows(self, plan: RoundPlan) -> None:
+        for row in np.flatnonzero(plan.speculative_B):
+            _require(row > 0 and plan.lane_B[row - 1] == plan.lane_B[row], f"row {row}: a draft follows nothing")
+            _require(row % self.row_tile > 0, f"row {row}: a window crosses a tile border")
+
+    def _check_asked(self, plan: RoundPlan) -> None:
+        for name, asked in (("draw", plan.draws), ("score", plan.scores)):
+            rows = [entry.row for entry in asked]
+            _require(len(set(rows)) == len(rows), f"two {name}s of one row")
+            _require(all(0 <= row < len(plan.token_B) for row in rows), f"a {name} of a row that is not there")
+        for draw in plan.draws:
+            _require(draw.position == plan.position_B[draw.row] + 1, f"row {draw.row} draws position {draw.position}")
+
+    def _write(self, plan: RoundPlan, row: int) -> None:
+        lane, position, token = int(plan.lane_B[row]), int(plan.position_B[row]), int(plan.token_B[row])
+        first = row == 0 or plan.lane_B[row - 1] != lane
+        if position == 0:
+            self._streams += 1
+            self._stream_L[lane], self._kept_L[lane], self._written_L[lane] = self._streams, 0, 0
+        low = self._kept_L[lane] if first else self._written_L[lane]
+        _require(low <= position <= self._written_L[lane], f"lane {lane}: position {position}, wanted {low}")
+        _require(position < self.context and 0 <= token < self.vocabulary, f"lane {lane}: {token} at {position}")
+        page, slot = int(plan.pages_LP[lane, position // self.page]), position % self.page
+        _require(0 <= page < self.pages, f"lane {lane}: no page for position {position}")
+        self._tokens_PS[page, slot] = token
+        self._writers_PS[page, slot] = self._stream_L[lane], position
+        self._written_L[lane] = position + 1
+        if not plan.speculative_B[row]:
+            self._kept_L[lane] = position + 1
+        before = self._read(plan, lane, position)[::-1][: self.history]
+        wanted = before + [-1] * (self.history - len(before))
+        _require(plan.history_BN[row].tolist() == wanted, f"row {row}: history {plan.history_BN[row]}, wanted {wanted}")
+
+    def _read(self, plan: RoundPlan, lane: int, length: int) -> list[int]:
+        """The lane's first `length` tokens, as its pages hold them."""
+        positions = np.arange(length)
+        pages, slots = plan.pages_LP[lane, positions // self.page], positions % self.page
+        writers = self._writers_PS[pages, slots]
+        own = (pages >= 0) & (writers[:, 0] == self._stream_L[lane]) & (writers[:, 1] == positions)
+        _require(bool(own.all()), f"lane {lane}: positions {positions[~own]} hold nothing or another stream's rows")
+        return self._tokens_PS[pages, slots].tolist()
+
+    def _logits(self, plan: RoundPlan, row: int) -> tuple[np.ndarray, bool]:
+        tokens = self._read(plan, int(plan.lane_B[row]), int(plan.position_B[row]) + 1)
+        forced = self._script(tokens) if self._script is not None else None
+        return fake_logits(tokens, self.vocabulary, forced), self._faults.nonfinite_tokens.isdisjoint(tokens)
+
+    def _draw(self, plan: RoundPlan, draw: Draw) -> tuple[int, bool, TokenLogprobs | None]:
+        logits_V, finite = self._logits(plan, draw.row)
+        token = fake_draw(logits_V, draw)
+        if token is None or not finite:
+            return 0, False, None if draw.logprobs is None else TokenLogprobs(0, float("nan"))
+        return token, True, None if draw.logprobs is None else fake_logprobs(logits_V, token, draw.logprobs)
+
+    def _score(self, plan: RoundPlan, score: Score) -> tuple[TokenLogprobs, bool]:
+        logits_V, finite = self._logits(plan, score.row)
+        return fake_logprobs(logits_V, score.target, score.top), finite
+
+
+def _require(ok: object, problem: str) -> None:
+    if not ok:
+        raise PlanError(problem)

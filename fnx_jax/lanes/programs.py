@@ -1,0 +1,69 @@
+"""Traced: the short list of compiled programs that serving runs. Shapes are fixed, so nothing compiles after warm-up.
+
+Read next: rounds.py, which calls them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fnx_jax.families import Family
+from fnx_jax.families.rows import Rows
+from fnx_jax.lanes import sampling, state
+from fnx_jax.lanes.logprobs import row_logprobs
+from fnx_jax.lanes.state import LaneState, keep_newest
+
+TOP_LOGPROBS = 20
+"""Likeliest ids that the logprob program reports; callers cut."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Jitted functions of one model.
+
+    rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are donated.
+    logits: (params, streams_BN) -> raw logits_BV.
+    commit: (params, state, length_L) -> state, donated.
+    draw, draw_adjusted: as in sampling. logprobs: (logits_BV, target_B) as in row_logprobs with TOP_LOGPROBS.
+    finite: logits_BV -> bool [B].
+    """
+
+    rows: Callable[..., Any]
+    logits: Callable[..., Any]
+    commit: Callable[..., Any]
+    draw: Callable[..., Any]
+    draw_adjusted: Callable[..., Any]
+    logprobs: Callable[..., Any]
+    finite: Callable[..., Any]
+
+
+def run_rows(
+    family: Family, config: Any, page: int, params: Any, lanes: LaneState, rows: Rows, pages_LP: Int[Array, "L P"]
+) -> tuple[LaneState, jax.Array]:
+    """One tile of rows through the network. Returns the lanes after it and the tile's last streams."""
+    cache, streams_BN = family.forward_rows(params, config, lanes.cache, rows, pages_LP, page)
+    newest = keep_newest(lanes.streams_LN, rows.places, streams_BN)
+    return LaneState(cache=cache, streams_LN=newest), streams_BN
+
+
+def run_logits(family: Family, config: Any, params: Any, streams_BN: jax.Array) -> jax.Array:
+    """Final mixer and head."""
+    return family.head_logits(params, config, family.final_hidden(params, config, streams_BN))
+
+
+def programs(family: Family, config: Any, page: int) -> Programs:
+    """Binds the static facts; each program compiles on its first call."""
+    return Programs(
+        rows=jax.jit(partial(run_rows, family, config, page), donate_argnums=(1,)),
+        logits=jax.jit(partial(run_logits, family, config)),
+        commit=jax.jit(partial(state.commit, family, config), donate_argnums=(1,)),
+        draw=jax.jit(sampling.draw),
+        draw_adjusted=jax.jit(sampling.draw_adjusted),
+        logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, TOP_LOGPROBS)),
+        finite=jax.jit(lambda logits: jnp.isfinite(logits).all(axis=1)),
+    )

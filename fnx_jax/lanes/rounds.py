@@ -1,0 +1,155 @@
+"""Host side: runs a round on a device. Implements engine.steps.Steps; the only module that waits for the device.
+
+All of a round's programs are queued first and their results fetched once, at the end.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from fnx_jax.engine.request import TokenLogprobs
+from fnx_jax.engine.steps import RoundOutput, RoundPlan
+from fnx_jax.families import Family, Ngrams
+from fnx_jax.families.rows import Rows
+from fnx_jax.lanes.programs import Programs, programs
+from fnx_jax.lanes.state import LaneState
+from fnx_jax.lanes.tiles import Tile, adjustments, cut, draw_params, is_adjusted, padded, targets
+from pallas_kernels.gated_delta import RowPlaces
+from pallas_kernels.row_tiles import ROW_TILE
+
+
+@dataclass(frozen=True)
+class Device:
+    """A model on its device: everything the programs take besides the lanes. valid_V: ids that have a token."""
+
+    family: Family
+    config: Any
+    params: Any
+    ngrams: Ngrams
+    valid_V: jax.Array
+
+
+@dataclass
+class TileResult:
+    """Device arrays of one tile that the round will read."""
+
+    tile: Tile
+    token: jax.Array | None = None
+    drawn_finite: jax.Array | None = None
+    finite: jax.Array | None = None
+    drawn_logprobs: tuple[jax.Array, ...] | None = None
+    score_logprobs: tuple[jax.Array, ...] | None = None
+
+
+@dataclass
+class DeviceSteps:
+    """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile."""
+
+    device: Device
+    state: LaneState
+    lanes: int
+    context: int
+    page: int
+    pages: int
+    max_rows: int
+    row_tile: int = ROW_TILE
+    programs: Programs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.programs = programs(self.device.family, self.device.config, self.page)
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids of the model, those without a token included."""
+        return self.device.config.vocabulary
+
+    @property
+    def history(self) -> int:
+        """Previous tokens that a row needs."""
+        return self.device.config.ngram_size - 1
+
+    def round(self, plan: RoundPlan) -> RoundOutput:
+        """Queues every tile's programs, then waits once for all results."""
+        ngram_BLE = self.device.ngrams.embeddings(plan.token_B, plan.history_BN)
+        results = [self._queue(plan, tile, ngram_BLE) for tile in cut(plan)]
+        return _collect(jax.device_get([vars(result) | {"tile": None} for result in results]), results, plan)
+
+    def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
+        """Runs one tile's rows and returns their last streams, without waiting."""
+        places = RowPlaces(
+            lane_B=padded(plan.lane_B.astype(np.int32), tile),
+            position_B=padded(plan.position_B.astype(np.int32), tile),
+            live_B=np.arange(ROW_TILE) < tile.live,
+            speculative_B=padded(plan.speculative_B, tile),
+        )
+        rows = Rows(
+            token_B=padded(plan.token_B.astype(np.int32), tile),
+            places=places,
+            ngram_BLE=padded(ngram_BLE, tile),
+        )
+        self.state, streams = self.programs.rows(self.device.params, self.state, rows, plan.pages_LP.astype(np.int32))
+        return streams
+
+    def commit(self, length_L: Int[np.ndarray, " L"]) -> None:
+        """Takes accepted rows into the recurrent states, without waiting."""
+        self.state = self.programs.commit(self.device.params, self.state, length_L.astype(np.int32))
+
+    def _queue(self, plan: RoundPlan, tile: Tile, ngram_BLE: np.ndarray) -> TileResult:
+        streams = self.run_tile(plan, tile, ngram_BLE)
+        result = TileResult(tile)
+        if tile.draws or tile.scores:
+            logits = self.programs.logits(self.device.params, streams)
+            self._queue_draws(tile, logits, result)
+            self._queue_scores(tile, logits, result)
+        return result
+
+    def _queue_draws(self, tile: Tile, logits: jax.Array, result: TileResult) -> None:
+        if not tile.draws:
+            return
+        arguments = (logits, self.device.valid_V, draw_params(tile))
+        if any(map(is_adjusted, tile.draws)):
+            drawn = self.programs.draw_adjusted(*arguments, adjustments(tile, self.vocabulary))
+        else:
+            drawn = self.programs.draw(*arguments)
+        result.token, result.drawn_finite = drawn
+        if any(draw.logprobs is not None for draw in tile.draws):
+            result.drawn_logprobs = self.programs.logprobs(logits, result.token)
+
+    def _queue_scores(self, tile: Tile, logits: jax.Array, result: TileResult) -> None:
+        if tile.scores:
+            target = targets(tile, [(score.row, score.target) for score in tile.scores])
+            result.score_logprobs = self.programs.logprobs(logits, target)
+            result.finite = self.programs.finite(logits)
+
+
+def _collect(fetched: list[dict[str, Any]], results: list[TileResult], plan: RoundPlan) -> RoundOutput:
+    drawn: dict[int, tuple[int, bool, TokenLogprobs | None]] = {}
+    scored: dict[int, tuple[TokenLogprobs, bool]] = {}
+    for result, values in zip(results, fetched, strict=True):
+        for draw in result.tile.draws:
+            b = result.tile.place(draw.row)
+            token = int(values["token"][b])
+            report = None if draw.logprobs is None else _report(values["drawn_logprobs"], b, token, draw.logprobs)
+            drawn[draw.row] = (token, bool(values["drawn_finite"][b]), report)
+        for score in result.tile.scores:
+            b = result.tile.place(score.row)
+            report = _report(values["score_logprobs"], b, score.target, score.top)
+            scored[score.row] = (report, bool(values["finite"][b]))
+    draws = [drawn[draw.row] for draw in plan.draws]
+    scores = [scored[score.row] for score in plan.scores]
+    return RoundOutput(
+        tokens=tuple(token for token, _, _ in draws),
+        finite=tuple(finite for _, finite, _ in draws),
+        draw_logprobs=tuple(report for _, _, report in draws),
+        score_logprobs=tuple(report for report, _ in scores),
+        score_finite=tuple(finite for _, finite in scores),
+    )
+
+
+def _report(values: tuple[np.ndarray, ...], b: int, token: int, top: int) -> TokenLogprobs:
+    logprob_B, ids_BK, logprobs_BK = values
+    likeliest = tuple((int(ids_BK[b, k]), float(logprobs_BK[b, k])) for k in range(min(top, ids_BK.shape[1])))
+    return TokenLogprobs(token=token, logprob=float(logprob_B[b]), top=likeliest)

@@ -1,0 +1,56 @@
+"""Traced: what the device holds for every lane between two rounds, and how it moves on.
+
+Lanes never read each other. A lane's rows are addressed by absolute position, so a lane is emptied by running its row
+0 and cut back by running the row at the cut again; only recurrent states must be walked on, by `commit`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from fnx_jax.families import Family
+from pallas_kernels.gated_delta import RowPlaces
+
+
+@struct.dataclass
+class LaneState:
+    """cache: the family's, paged rows and per-lane leaves.
+
+    streams_LN: float32, the residual streams of each lane's newest certain row, which a draft head pairs with the
+    token after it.
+    """
+
+    cache: Any
+    streams_LN: jax.Array
+
+
+def empty_state(
+    family: Family, config: Any, lanes: int, pages: int, page: int, dtype: jnp.dtype, device: jax.Device
+) -> LaneState:
+    """Allocates the lanes on one device, once; nothing is allocated per request."""
+    cache = family.empty_cache(config, lanes, pages, page, dtype)
+    streams = jnp.zeros((lanes, config.streams * config.hidden), jnp.float32)
+    return jax.device_put(LaneState(cache=cache, streams_LN=streams), device)
+
+
+def keep_newest(
+    streams_LN: Float[Array, "L N"], places: RowPlaces, streams_BN: Float[Array, "B N"]
+) -> Float[Array, "L N"]:
+    """Stores the streams of the last certain row of every lane that has one in this tile."""
+    rows, lanes = streams_BN.shape[0], streams_LN.shape[0]
+    certain = places.live_B & ~places.speculative_B
+    last_L = jnp.full((lanes,), -1, jnp.int32)
+    row_B = jnp.arange(rows, dtype=jnp.int32)
+    last_L = last_L.at[jnp.where(certain, places.lane_B, lanes)].max(row_B, mode="drop")
+    return jnp.where((last_L >= 0)[:, None], streams_BN[jnp.maximum(last_L, 0)], streams_LN)
+
+
+def commit(family: Family, config: Any, params: Any, state: LaneState, length_L: Int[Array, " L"]) -> LaneState:
+    """Takes accepted rows of the last window into the recurrent states; lane l then stands at length_L[l] rows.
+
+    A lane that is already there stays as it is; one with 0 is emptied.
+    """
+    return state.replace(cache=family.commit(params, config, state.cache, length_L))

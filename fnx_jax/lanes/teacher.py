@@ -1,0 +1,80 @@
+"""Host side: given tokens instead of drawn ones, through the row programs of serving.
+
+Uses lanes from 0 on and their pages, so the rounds must be at rest.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fnx_jax.engine.steps import RoundPlan, Score
+from fnx_jax.lanes.rounds import DeviceSteps
+from fnx_jax.lanes.tiles import cut
+
+
+def logits(steps: DeviceSteps, token_T: Int[np.ndarray, " T"]) -> Float[np.ndarray, "T V"]:
+    """Raw logits after every token of one sequence. float32."""
+    out = np.empty((len(token_T), steps.vocabulary), np.float32)
+    for start in range(0, len(token_T), steps.row_tile):
+        stop = min(start + steps.row_tile, len(token_T))
+        plan = _plan(steps, [(0, token_T, start, stop)])
+        embeddings = steps.device.ngrams.embeddings(plan.token_B, plan.history_BN)
+        (tile,) = cut(plan)
+        streams = steps.run_tile(plan, tile, embeddings)
+        out[start:stop] = np.asarray(steps.programs.logits(steps.device.params, streams))[: stop - start]
+    return out
+
+
+def score(
+    steps: DeviceSteps, token_BT: Int[np.ndarray, "B T"], length_B: Int[np.ndarray, " B"]
+) -> Float[np.ndarray, "B T"]:
+    """log p(token t | tokens before it) of every sequence; 0.0 at t = 0 and from each sequence's length on."""
+    out = np.zeros(token_BT.shape, np.float32)
+    for first in range(0, len(token_BT), steps.lanes):
+        group = range(first, min(first + steps.lanes, len(token_BT)))
+        for start in range(0, int(max(length_B[group], default=0)), steps.row_tile):
+            pieces = [
+                (b - first, token_BT[b, : length_B[b]], start, min(start + steps.row_tile, int(length_B[b])))
+                for b in group
+                if start < length_B[b]
+            ]
+            _score_pieces(steps, pieces, out[first:])
+    return out
+
+
+_Piece = tuple[int, np.ndarray, int, int]
+"""Lane, its whole sequence, first and past-the-last position of the rows to run."""
+
+
+def _score_pieces(steps: DeviceSteps, pieces: Sequence[_Piece], out_LT: np.ndarray) -> None:
+    scores, places, row = [], [], 0
+    for lane, token_T, start, stop in pieces:
+        for position in range(start, min(stop, len(token_T) - 1)):
+            scores.append(Score(row=row + position - start, target=int(token_T[position + 1])))
+            places.append((lane, position + 1))
+        row += stop - start
+    output = steps.round(_plan(steps, pieces, tuple(scores)))
+    for (lane, position), report in zip(places, output.score_logprobs, strict=True):
+        out_LT[lane, position] = report.logprob
+
+
+def _plan(steps: DeviceSteps, pieces: Sequence[_Piece], scores: tuple[Score, ...] = ()) -> RoundPlan:
+    per_lane = -(-steps.context // steps.page)
+    pages = np.arange(steps.lanes * per_lane, dtype=np.int32).reshape(steps.lanes, per_lane)
+    positions = np.concatenate([np.arange(start, stop, dtype=np.int32) for _, _, start, stop in pieces])
+    return RoundPlan(
+        token_B=np.concatenate([token_T[start:stop] for _, token_T, start, stop in pieces]).astype(np.int32),
+        lane_B=np.concatenate([np.full(stop - start, lane, np.int32) for lane, _, start, stop in pieces]),
+        position_B=positions,
+        speculative_B=np.zeros(len(positions), bool),
+        history_BN=np.concatenate([history(token_T, start, stop, steps.history) for _, token_T, start, stop in pieces]),
+        pages_LP=pages,
+        scores=scores,
+    )
+
+
+def history(token_T: Int[np.ndarray, " T"], start: int, stop: int, depth: int) -> Int[np.ndarray, "B N"]:
+    """The `depth` tokens before each position in [start, stop), newest first, -1 before the start. int32."""
+    back = np.arange(start, stop)[:, None] - 1 - np.arange(depth)[None, :]
+    return np.where(back >= 0, token_T[np.maximum(back, 0)], -1).astype(np.int32)

@@ -1,0 +1,88 @@
+"""Host side: from a round's plan to tiles of sixteen rows and the arrays that draw them. NumPy only.
+
+Every array is made afresh: a buffer handed to the device is never written again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fnx_jax.engine.steps import Draw, RoundPlan, Score
+from fnx_jax.lanes.sampling import Adjustments, DrawParams
+from pallas_kernels.row_tiles import ROW_TILE
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows [start, start + live) of the plan; draws and scores that fall among them."""
+
+    start: int
+    live: int
+    draws: tuple[Draw, ...]
+    scores: tuple[Score, ...]
+
+    def place(self, row: int) -> int:
+        """Where the plan's row lies in this tile."""
+        return row - self.start
+
+
+def cut(plan: RoundPlan) -> Iterator[Tile]:
+    """Cuts a plan into tiles, in order."""
+    for start in range(0, len(plan.token_B), ROW_TILE):
+        live = min(ROW_TILE, len(plan.token_B) - start)
+        rows = range(start, start + live)
+        draws = tuple(draw for draw in plan.draws if draw.row in rows)
+        yield Tile(start, live, draws, tuple(score for score in plan.scores if score.row in rows))
+
+
+def padded(values: np.ndarray, tile: Tile) -> np.ndarray:
+    """The tile's part of a per-row array, filled up with zeros."""
+    part = values[tile.start : tile.start + tile.live]
+    out = np.zeros((ROW_TILE, *values.shape[1:]), values.dtype)
+    out[: tile.live] = part
+    return out
+
+
+def draw_params(tile: Tile) -> DrawParams:
+    """Parameters of a tile's draws; rows without one are greedy and their token is not read."""
+    seed = np.zeros((ROW_TILE, 2), np.uint32)
+    choice, position, top_k = (np.zeros(ROW_TILE, np.int32) for _ in range(3))
+    temperature, min_p = np.zeros(ROW_TILE, np.float32), np.zeros(ROW_TILE, np.float32)
+    top_p = np.ones(ROW_TILE, np.float32)
+    for draw in tile.draws:
+        b = tile.place(draw.row)
+        seed[b] = draw.seed & 0xFFFFFFFF, (draw.seed >> 32) & 0xFFFFFFFF
+        choice[b], position[b], top_k[b] = draw.choice, draw.position, draw.top_k
+        temperature[b], top_p[b], min_p[b] = draw.temperature, draw.top_p, draw.min_p
+    return DrawParams(seed, choice, position, temperature, top_k, top_p, min_p)
+
+
+def is_adjusted(draw: Draw) -> bool:
+    """Whether a draw changes logits before it filters them."""
+    return draw.bias_V is not None or draw.counts_V is not None
+
+
+def adjustments(tile: Tile, vocabulary: int) -> Adjustments:
+    """Adjustments of a tile's draws; neutral in rows that ask for none."""
+    bias = np.zeros((ROW_TILE, vocabulary), np.float32)
+    counts, seen = np.zeros((ROW_TILE, vocabulary), np.int32), np.zeros((ROW_TILE, vocabulary), bool)
+    presence, frequency = np.zeros(ROW_TILE, np.float32), np.zeros(ROW_TILE, np.float32)
+    repetition = np.ones(ROW_TILE, np.float32)
+    for draw in tile.draws:
+        b = tile.place(draw.row)
+        if draw.bias_V is not None:
+            bias[b] = draw.bias_V
+        if draw.counts_V is not None and draw.seen_V is not None:
+            counts[b], seen[b] = draw.counts_V, draw.seen_V
+            presence[b], frequency[b] = draw.presence_penalty, draw.frequency_penalty
+            repetition[b] = draw.repetition_penalty
+    return Adjustments(bias, counts, seen, presence, frequency, repetition)
+
+
+def targets(tile: Tile, rows: Sequence[tuple[int, int]]) -> np.ndarray:
+    """int32 [ROW_TILE]: target ids at the given (plan row, id) pairs, 0 elsewhere."""
+    out = np.zeros(ROW_TILE, np.int32)
+    for row, target in rows:
+        out[tile.place(row)] = target
+    return out

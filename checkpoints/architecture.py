@@ -90,6 +90,16 @@ def parts(text: dict, prefix: str, mtp_layers: int) -> Iterator[Part]:
         yield from _draft_head(text, mtp_layers)
 
 
+def configured_mtp_layers(text: dict) -> int:
+    """Returns the layers of the draft head that a text config names; raises CheckpointError for no such number."""
+    nested = text.get("mtp")
+    fallback = nested.get("num_hidden_layers", 0) if isinstance(nested, dict) else 0
+    layers = text.get("mtp_num_hidden_layers", fallback) or 0
+    if type(layers) is not int or layers < 0:
+        raise CheckpointError(f"config.json: mtp_num_hidden_layers must be a number of layers, not {layers!r}")
+    return layers
+
+
 def _layer(text: dict, layer: str) -> Iterator[Part]:
     """What every layer has besides its mixer: two hyper-connections, router, experts, shared expert."""
     H, E = positive_int(text, "hidden_size"), positive_int(text, "num_experts")

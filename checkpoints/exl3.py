@@ -122,8 +122,8 @@ def read_linear_arrays(store: Store, prefix: str) -> dict[str, np.ndarray]:
     parts += [info.codebook] * (info.codebook in MARKERS) + ["bias"] * info.has_bias
     arrays = {part: store.read(f"{prefix}.{part}") for part in parts}
     for part in arrays.keys() & {"suh", "svh", "bias"}:
-        # Not isfinite: a float32 bias is used as float16, so what overflows there counts too.
-        if not np.all(np.abs(arrays[part].astype(np.float32)) < 65520.0):
+        # Not isfinite: a float32 bias is used as float16, so what is too large for that counts too.
+        if not np.all(np.abs(arrays[part].astype(np.float32)) <= np.finfo(np.float16).max):
             raise CheckpointError(f"{store.info(f'{prefix}.{part}').where}: holds values that are no finite float16")
     return arrays
 

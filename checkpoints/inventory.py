@@ -4,10 +4,9 @@ What config.json implies must be there in exactly one form, and nothing else may
 counted and left alone. Read next: architecture.py (what there is), wants.py (in which forms).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from checkpoints.architecture import Experts, Linear, Plain, Table, parts
+from checkpoints.architecture import Experts, Linear, Plain, Table, configured_mtp_layers, parts
 from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import MARKERS, SCALE_PAIRS, check_quantization, is_linear
 from checkpoints.naming import MTP_PREFIX, language_prefix, names_under, text_config
@@ -144,21 +143,13 @@ def _marker(config: dict, store: Store) -> str | None:
     codebook = (check_quantization(config) or {}).get("codebook")
     if codebook is not None:
         return codebook if codebook in MARKERS else None
-    return next((ending for ending in _endings(store.names()) if ending in MARKERS), None)
-
-
-def _endings(names: Iterable[str]) -> Iterable[str]:
-    return (name.rpartition(".")[2] for name in names)
+    endings = (name.rpartition(".")[2] for name in store.names())
+    return next((ending for ending in endings if ending in MARKERS), None)
 
 
 def _mtp_layers(text: dict, store: Store) -> int:
     """Layers of the draft head: the config's number, else that of the tensors present."""
-    nested = text.get("mtp")
-    fallback = nested.get("num_hidden_layers", 0) if isinstance(nested, dict) else 0
-    layers = text.get("mtp_num_hidden_layers", fallback) or 0
-    if type(layers) is not int or layers < 0:
-        raise CheckpointError(f"config.json: mtp_num_hidden_layers must be a number of layers, not {layers!r}")
-    present = names_under(store, MTP_PREFIX)
+    layers, present = configured_mtp_layers(text), names_under(store, MTP_PREFIX)
     if layers and not present:
         raise CheckpointError(
             f"{store.path}: no {MTP_PREFIX}* tensor, but config.json has mtp_num_hidden_layers {layers}; "

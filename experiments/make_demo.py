@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from experiments.demo import files, sizes, successors, tensors, vocabulary
-from experiments.demo.card import MODEL_CARD
+from experiments.demo.card import model_card
 from experiments.demo.template import CHAT_TEMPLATE
 
 _OUT = flags.DEFINE_string("out", "checkpoints/demo", "folder to write")
@@ -44,7 +44,9 @@ def write_demo(folder: Path, shape: sizes.Sizes, texts: list[str], seed: int) ->
     usable = tokenizer.get_vocab_size()
     if usable > shape.vocabulary:
         raise ValueError(f"write_demo: {usable} tokens do not fit into a vocabulary of {shape.vocabulary}")
-    drawn = tensors.draw_tensors(shape, plant_path(tokenizer, texts, shape, seed), usable, seed)
+    path = plant_path(tokenizer, texts, shape, seed)
+    quiet = [i for i in range(shape.bpe_tokens, shape.vocabulary) if i not in path]
+    drawn = tensors.draw_tensors(shape, path, quiet, seed)
     files.write_shards(folder, drawn, shape.layers // 2)
     table, metadata = tensors.ngram_table(shape, seed)
     save_file(table, folder / files.SIDE_FILE, metadata=metadata)
@@ -58,7 +60,7 @@ def plant_path(tokenizer: Tokenizer, texts: list[str], shape: sizes.Sizes, seed:
     ids = vocabulary.plain_text_ids(tokenizer, shape.bpe_tokens)
     pairs = successors.frequent_pairs((code.ids for code in tokenizer.encode_batch(texts)), ids)
     added, rng = vocabulary.added_ids(tokenizer), np.random.default_rng([seed, 0])
-    breaks = {added["</think>"]: len(ids) // 40, added["<|im_end|>"]: len(ids) // 60}
+    breaks = {added["</think>"]: len(ids) // 24, added["<|im_end|>"]: len(ids) // 100}
     paragraph = tokenizer.encode("\n\n", add_special_tokens=False).ids[0]
     return successors.successors(pairs, ids, shape.vocabulary, breaks, paragraph, rng)
 
@@ -71,7 +73,7 @@ def write_texts(folder: Path, shape: sizes.Sizes, tokenizer: Tokenizer, bits: fl
     files.write_json(folder / "tokenizer_config.json", vocabulary.tokenizer_config(tokenizer, shape.context))
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, "utf-8")
-    (folder / "README.md").write_text(MODEL_CARD, "utf-8")
+    (folder / "README.md").write_text(model_card(bits), "utf-8")
 
 
 def main(_: list[str]) -> None:

@@ -4,6 +4,11 @@ from fnx_jax import backend
 
 backend.configure()
 
-from fnx_jax.model import Model, load  # noqa: E402  (the flags come before anything that uses jax)
 
-__all__ = ["Model", "load"]
+def __getattr__(name: str):
+    """`load` and `Model` come on first use, so that host-side parts import without the network."""
+    if name in ("Model", "load"):
+        from fnx_jax import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module 'fnx_jax' has no attribute {name!r}")

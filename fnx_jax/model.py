@@ -23,7 +23,6 @@ from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
 from fnx_jax.families import FAMILIES, Family
 from fnx_jax.families.flash_next.load import Arithmetic
-from fnx_jax.families.flash_next.sequence import Functions, functions
 from fnx_jax.lanes import teacher
 from fnx_jax.lanes.rounds import Device, DeviceSteps
 from fnx_jax.lanes.state import empty_state
@@ -46,7 +45,6 @@ class Model:
 
     config: Any
     params: Any
-    functions: Functions
     steps: DeviceSteps
     fingerprint: backend.Fingerprint
     checkpoint_digest: str
@@ -193,7 +191,6 @@ def _load(
     return Model(
         config=config,
         params=params,
-        functions=functions(config),
         steps=steps,
         fingerprint=backend.fingerprint("float32" if exact else "served"),
         checkpoint_digest=store.digest(),

@@ -1,4 +1,4 @@
-"""Traced: runs a function of rows in tiles of a fixed height, so that a row's bits cannot depend on how many came along.
+"""Traced: runs a function of rows in tiles of a fixed height, so that a row's bits ignore how many came along.
 
 A dot of M rows may be computed differently for every M; a dot of ROW_TILE rows is always the same program. Zeros fill
 the last tile. Read next: exl3/reference.py, the first user.

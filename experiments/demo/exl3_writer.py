@@ -1,4 +1,4 @@
-"""Host side: EXL3 layers without a quantiser: random bitstreams, and a greedy encoder for the few that must mean something.
+"""Host side: EXL3 layers without a quantiser: random bitstreams, and a greedy encoder where a layer must mean something.
 
 Any words are a valid trellis: they decode to values of mean 0 and spread 1, which the scales then size. Read next:
 tensors.py, and pallas_kernels/exl3/trellis.py for what the bits mean.
@@ -50,7 +50,7 @@ def rotate(x: Float64[np.ndarray, "... C"]) -> Float64[np.ndarray, "... C"]:
 def encode_greedily(target_KN: Float64[np.ndarray, "K N"], bits: int) -> np.ndarray:
     """Writes a trellis whose values follow `target_KN`, each the nearest of the 2^bits that its forerunners allow.
 
-    The ring has to close: its last symbols are the ones that its first values were chosen with, so these few are random.
+    The ring has to close: its last symbols are those that its first values were chosen with, so these few are random.
     """
     K, N = target_KN.shape
     split = [(K // TILE, N // TILE, *PLACE)[axis] for axis in IN_OUT]

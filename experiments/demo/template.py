@@ -7,7 +7,10 @@ drops the thinking of what was answered before the last question.
 
 CHAT_TEMPLATE = r"""
 {%- set thinking = enable_thinking if enable_thinking is defined and enable_thinking is not none else true %}
-{%- set keep_thinking = preserve_thinking if preserve_thinking is defined and preserve_thinking is not none else true %}
+{%- set keep_thinking = true %}
+{%- if preserve_thinking is defined and preserve_thinking is not none %}
+    {%- set keep_thinking = preserve_thinking %}
+{%- endif %}
 {%- set effort = reasoning_effort if reasoning_effort is defined and reasoning_effort is not none else 'xhigh' %}
 {%- if effort not in ['low', 'medium', 'xhigh'] %}
     {{- raise_exception("reasoning_effort must be low, medium or xhigh, not " ~ effort) }}
@@ -27,7 +30,8 @@ CHAT_TEMPLATE = r"""
             {%- elif part is mapping and 'text' in part %}
                 {{- part.text }}
             {%- else %}
-                {{- raise_exception("only text can be read in a message, not " ~ (part.type if part is mapping else part)) }}
+                {%- set kind = part.type if part is mapping else part %}
+                {{- raise_exception("only text can be read in a message, not " ~ kind) }}
             {%- endif %}
         {%- endfor %}
     {%- else %}
@@ -42,7 +46,8 @@ CHAT_TEMPLATE = r"""
 {%- if thinking and effort == 'low' %}
     {%- set first.sections = first.sections + ['Keep your thinking short, and answer as soon as you can.'] %}
 {%- elif thinking and effort == 'xhigh' %}
-    {%- set first.sections = first.sections + ['Think as long as the question needs, and check your answer before you give it.'] %}
+    {%- set first.sections = first.sections
+        + ['Think as long as the question needs, and check your answer before you give it.'] %}
 {%- endif %}
 {%- if first.text %}
     {%- set first.sections = first.sections + [first.text] %}
@@ -52,17 +57,19 @@ CHAT_TEMPLATE = r"""
     {%- for tool in tools %}
         {%- set listed.text = listed.text ~ '\n' ~ (tool | tojson) %}
     {%- endfor %}
-    {%- set listed.text = listed.text ~ '\n</tools>\n\nTo call one, write this, with one parameter element for each argument, and nothing after it:\n<tool_call>\n<function=NAME>\n<parameter=ARGUMENT>\nVALUE\n</parameter>\n</function>\n</tool_call>' %}
+    {%- set listed.text = listed.text ~ '\n</tools>\n\n'
+        ~ 'To call one, write this, with one parameter element for each argument, and nothing after it:\n'
+        ~ '<tool_call>\n<function=NAME>\n<parameter=ARGUMENT>\nVALUE\n</parameter>\n</function>\n</tool_call>' %}
     {%- set first.sections = first.sections + [listed.text] %}
 {%- endif %}
 {%- if first.sections %}
     {{- '<|im_start|>system\n' ~ (first.sections | join('\n\n')) ~ '<|im_end|>\n' }}
 {%- endif %}
 
-{%- set last = namespace(question=-1) %}
+{%- set asked = namespace(question=-1) %}
 {%- for message in messages %}
     {%- if message.role == 'user' %}
-        {%- set last.question = loop.index0 %}
+        {%- set asked.question = loop.index0 %}
     {%- endif %}
 {%- endfor %}
 
@@ -83,7 +90,7 @@ CHAT_TEMPLATE = r"""
         {%- endif %}
         {%- set turn.text = turn.text | trim %}
         {{- '<|im_start|>assistant\n' }}
-        {%- if keep_thinking or loop.index0 > last.question %}
+        {%- if keep_thinking or loop.index0 > asked.question %}
             {{- '<think>\n' ~ turn.thought ~ '\n</think>\n\n' }}
         {%- endif %}
         {{- turn.text }}
@@ -97,7 +104,8 @@ CHAT_TEMPLATE = r"""
             {{- '<tool_call>\n<function=' ~ function.name ~ '>\n' }}
             {%- if function.arguments is mapping %}
                 {%- for name, value in function.arguments.items() %}
-                    {{- '<parameter=' ~ name ~ '>\n' ~ (value if value is string else value | tojson) ~ '\n</parameter>\n' }}
+                    {%- set shown = value if value is string else value | tojson %}
+                    {{- '<parameter=' ~ name ~ '>\n' ~ shown ~ '\n</parameter>\n' }}
                 {%- endfor %}
             {%- elif function.arguments %}
                 {{- raise_exception("the arguments of a tool call must be an object") }}

@@ -5,6 +5,7 @@ resembles the embedding chooses one of them, and what the blocks add decides whi
 embedding on, so that it often, not always, makes the same choice.
 """
 
+from collections.abc import Sequence
 from zlib import crc32
 
 import ml_dtypes
@@ -20,7 +21,7 @@ BF16, F16 = ml_dtypes.bfloat16, np.float16
 PULL = (1.0, 0.85, 0.7)
 """How strongly an embedding points at its first, second and third successor."""
 HEAD_GAIN = 5.0
-"""Length of a head row; that of padding rows is a tenth."""
+"""Length of a head row; that of quiet ids is a tenth."""
 GAINS = {
     "in_proj_qkv": 2.0,
     "in_proj_z": 2.0,
@@ -75,14 +76,16 @@ class Writer:
         self.tensors.update({f"{name}.{part}": array for part, array in layer.items()})
 
 
-def draw_tensors(sizes: Sizes, successor_V3: Int[np.ndarray, "V 3"], usable: int, seed: int) -> dict[str, np.ndarray]:
+def draw_tensors(
+    sizes: Sizes, successor_V3: Int[np.ndarray, "V 3"], quiet: Sequence[int], seed: int
+) -> dict[str, np.ndarray]:
     """All tensors but the n-gram table, by their published names.
 
     Args:
-      successor_V3: what follows each token. usable: ids below have a token, rows from there on are padding.
+      successor_V3: what follows each token. quiet: ids that hardly ever follow any.
     """
     writer = Writer(sizes, seed)
-    head = _head(sizes, usable, writer.rng("lm_head"))
+    head = _head(sizes, quiet, writer.rng("lm_head"))
     writer.put("lm_head", head)
     writer.tensors[f"{PREFIX}embed_tokens.weight"] = planted_embedding(matrix(head), successor_V3)
     _mixer(writer, f"{PREFIX}hyper_connection_mixer")
@@ -129,9 +132,9 @@ def _gain(name: str) -> float:
     return GAINS[max(fitting, key=len)] if fitting else 1.0
 
 
-def _head(sizes: Sizes, usable: int, rng: np.random.Generator) -> Linear:
+def _head(sizes: Sizes, quiet: Sequence[int], rng: np.random.Generator) -> Linear:
     head = random_linear(rng, sizes.hidden, sizes.vocabulary, sizes.head_bits, HEAD_GAIN)
-    head["svh"][usable:] *= F16(0.1)  # so that no draw lands on an id without a token
+    head["svh"][list(quiet)] *= F16(0.1)
     return head
 
 
@@ -157,7 +160,11 @@ def _shell(writer: Writer, layer: str) -> None:
         for name, bits in zip(("gate", "up", "down"), sizes.expert_bits[e % len(sizes.expert_bits)], strict=True):
             inputs, outputs = (F, H) if name == "down" else (H, F)
             writer.linear(f"{mlp}.experts.{e}.{name}_proj", inputs, outputs, bits)
-    for name, inputs, outputs in (("gate", H, sizes.shared_ffn), ("up", H, sizes.shared_ffn), ("down", sizes.shared_ffn, H)):
+    for name, inputs, outputs in (
+        ("gate", H, sizes.shared_ffn),
+        ("up", H, sizes.shared_ffn),
+        ("down", sizes.shared_ffn, H),
+    ):
         writer.linear(f"{mlp}.shared_expert.{name}_proj", inputs, outputs, sizes.attention_bits)
 
 

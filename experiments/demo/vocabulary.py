@@ -1,6 +1,6 @@
-"""Host side: a byte-level BPE tokenizer, trained on the sources of the Python standard library. Read next: successors.py.
+"""Host side: a byte-level BPE tokenizer, trained on the sources of the Python standard library.
 
-The same Python version gives the same sources, and the same sources give the same tokenizer, byte for byte.
+Read next: successors.py. The same Python version gives the same sources, and the same sources give the same tokenizer, byte for byte.
 """
 
 import sysconfig
@@ -121,4 +121,6 @@ def tokenizer_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
 def plain_text_ids(tokenizer: Tokenizer, tokens: int) -> list[int]:
     """Ids below `tokens` that are printable text by themselves: no control sign and no piece of a longer character."""
     texts = ((i, tokenizer.decode([i])) for i in range(tokens))
-    return [i for i, text in texts if text and all(sign.isprintable() or sign == "\n" for sign in text) and "�" not in text]
+    return [
+        i for i, text in texts if text and all(sign.isprintable() or sign == "\n" for sign in text) and "�" not in text
+    ]

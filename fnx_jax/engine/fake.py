@@ -141,13 +141,13 @@ class FakeSteps:
         self._written_L[lane] = position + 1
         if not plan.speculative_B[row]:
             self._kept_L[lane] = position + 1
-        before = self._read(plan, lane, position)[::-1][: self.history]
+        before = self._read(plan, lane, max(0, position - self.history), position)[::-1]
         wanted = before + [-1] * (self.history - len(before))
         _require(plan.history_BN[row].tolist() == wanted, f"row {row}: history {plan.history_BN[row]}, wanted {wanted}")
 
-    def _read(self, plan: RoundPlan, lane: int, length: int) -> list[int]:
-        """The lane's first `length` tokens, as its pages hold them."""
-        positions = np.arange(length)
+    def _read(self, plan: RoundPlan, lane: int, begin: int, end: int) -> list[int]:
+        """The lane's tokens at positions begin to end - 1, as its pages hold them."""
+        positions = np.arange(begin, end)
         pages, slots = plan.pages_LP[lane, positions // self.page], positions % self.page
         writers = self._writers_PS[pages, slots]
         own = (pages >= 0) & (writers[:, 0] == self._stream_L[lane]) & (writers[:, 1] == positions)
@@ -155,7 +155,7 @@ class FakeSteps:
         return self._tokens_PS[pages, slots].tolist()
 
     def _logits(self, plan: RoundPlan, row: int) -> tuple[np.ndarray, bool]:
-        tokens = self._read(plan, int(plan.lane_B[row]), int(plan.position_B[row]) + 1)
+        tokens = self._read(plan, int(plan.lane_B[row]), 0, int(plan.position_B[row]) + 1)
         forced = self._script(tokens) if self._script is not None else None
         return fake_logits(tokens, self.vocabulary, forced), self._faults.nonfinite_tokens.isdisjoint(tokens)
 

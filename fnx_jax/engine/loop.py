@@ -201,11 +201,13 @@ class Engine:
 
     def _end_all(self, message: str) -> None:
         """Ends every request with an error, also one whose last emission was lost with the round."""
+        live = self._mailbox.live()
         self._collect()
         for emission in self._scheduler.fail(message):
             self._deliver(emission)
-        for request_id in self._mailbox.live():
-            self._deliver(Emission(request_id, finish=Finish("error", error=message)))
+        for request_id in live:
+            if request_id in self._mailbox:
+                self._deliver(Emission(request_id, finish=Finish("error", error=message)))
 
     def _deliver(self, emission: Emission) -> None:
         if emission.finish is not None:  # whoever hears of the end must find the numbers up to date

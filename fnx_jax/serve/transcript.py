@@ -64,6 +64,11 @@ class Transcript:
         self.reasoning_tokens = 0
 
     @property
+    def in_reasoning(self) -> bool:
+        """Whether the think block is still open."""
+        return self._split.open
+
+    @property
     def calls(self) -> int:
         """Complete tool calls so far."""
         return self._tools.calls if self._tools else 0

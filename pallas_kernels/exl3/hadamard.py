@@ -66,7 +66,8 @@ def rotate_output(
     """The layer's output from the dot's: H(sums) * svh + bias, all float32.
 
     Args:
-      sums: float32, N a multiple of 128. svh, bias: one vector, or one a row (any shape that broadcasts to that of sums).
+      sums: float32, N a multiple of 128. svh, bias: one vector, or one a row (any shape that
+        broadcasts to that of sums).
     Returns: float32, the shape of `sums`.
     Raises: ValueError where N is not a multiple of 128.
     """

@@ -7,7 +7,7 @@ another order than that of tiles. Rows are looked up on the host, so the host fo
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float32, Int16, UInt32
+from jaxtyping import Array, Float32, Int16
 
 from pallas_kernels.exl3.codebook import codebook_table, codebook_values
 
@@ -74,7 +74,8 @@ def _symbol_places(bits: int, row_dim: int) -> tuple[np.ndarray, np.ndarray, np.
     return word, np.minimum(word + 1, row_dim * bits // 16), first % 16
 
 
-def _states(symbols: UInt32[Array, "R D"], bits: int, roll) -> UInt32[Array, "R D"]:
+def _states(symbols, bits: int, roll):
+    """uint32 [R, D] of either library, with its own `roll`."""
     state = symbols
     for back in range(1, -(-STATE_BITS // bits)):
         state = state | (roll(symbols, back, axis=1) << np.uint32(back * bits))

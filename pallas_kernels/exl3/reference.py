@@ -30,8 +30,7 @@ def dot_rows(operand_MK: Float[Array, "M K"], wq_NK: Float[Array, "N K"]) -> Flo
     W_q takes the operand's dtype, which loses nothing: its values are float16. Outputs come first because CPU dots of
     that layout give a column the same bits in any block of columns.
     """
-    # The barrier keeps the rounding of W_q to float16 where the dot is computed in float32.
-    wq_NK = lax.optimization_barrier(wq_NK).astype(operand_MK.dtype)
+    wq_NK = wq_NK.astype(operand_MK.dtype)
 
     def dot(tile_MK: Float[Array, "16 K"]) -> Float32[Array, "16 N"]:
         axes = (((1,), (1,)), ((), ()))

@@ -7,6 +7,7 @@ A tile holds 256 values; value p is the codebook at a 16-bit window of the tile'
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float16, UInt32
 
 from pallas_kernels.exl3.codebook import codebook_table, codebook_values
@@ -78,7 +79,8 @@ def _decode(weight: Exl3Weight, axes: tuple[int, ...]) -> Float16[Array, "..."]:
     if weight.words.ndim != 3:
         raise ValueError(f"exl3 decode: words {list(weight.words.shape)}, wanted one layer [K/16, N/16, 8*bits]")
     values = codebook_values(states(weight.words), weight.codebook)
-    return values.reshape(*weight.words.shape[:2], *PLACE).transpose(axes)
+    # The barrier keeps the rounding to float16 where the next operation widens the values again.
+    return lax.optimization_barrier(values.reshape(*weight.words.shape[:2], *PLACE).transpose(axes))
 
 
 def decode_numpy(trellis: np.ndarray, codebook: str) -> np.ndarray:

@@ -5,9 +5,9 @@ faster than they decode. Both stand for W = diag(suh) H W_q H diag(svh). Read ne
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import flax.struct
-import jax
 import numpy as np
 
 BLOCK = 128
@@ -17,6 +17,9 @@ TILE = 16
 MARKERS = {"mcg": 0xCBAC1FED, "mul1": 0x83DCD12D}
 HALF_WIDTHS = (1.5, 2.5, 3.5)
 WIDTHS = (1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8)
+
+Leaf = Any
+"""A jax array, a NumPy array on the host, or a spec or sharding in a tree that mirrors the weights."""
 
 
 @flax.struct.dataclass
@@ -29,10 +32,10 @@ class Exl3Weight:
     codebook: "3inst", "mcg" or "mul1".
     """
 
-    words: jax.Array  # [K/16, N/16, 8*bits] uint32
-    suh: jax.Array  # [K] float16
-    svh: jax.Array  # [N] float16
-    bias: jax.Array | None = None  # [N] float16
+    words: Leaf  # [K/16, N/16, 8*bits] uint32
+    suh: Leaf  # [K] float16
+    svh: Leaf  # [N] float16
+    bias: Leaf | None = None  # [N] float16
     codebook: str = flax.struct.field(pytree_node=False, default="mul1")
 
     @property
@@ -59,10 +62,10 @@ class DecodedWeight:
     suh, svh, bias: as in Exl3Weight.
     """
 
-    wq: jax.Array  # [N, K] float16 or float32
-    suh: jax.Array  # [K] float16
-    svh: jax.Array  # [N] float16
-    bias: jax.Array | None = None  # [N] float16
+    wq: Leaf  # [N, K] float16 or float32
+    suh: Leaf  # [K] float16
+    svh: Leaf  # [N] float16
+    bias: Leaf | None = None  # [N] float16
 
     @property
     def in_features(self) -> int:
@@ -76,7 +79,7 @@ class DecodedWeight:
 
 
 def unpack_signs(packed: np.ndarray) -> np.ndarray:
-    """Packed signs, int16 [C/16] -> float16 [C]: bit i of word w, least significant first, is channel 16w+i; set is -1."""
+    """Packed signs, int16 [C/16] -> float16 [C]: bit i (0 the least) of word w is channel 16w + i, set is -1."""
     bits = np.unpackbits(np.ascontiguousarray(packed).astype("<i2").view(np.uint8), bitorder="little")
     return np.where(bits == 1, np.float16(-1), np.float16(1))
 
@@ -94,7 +97,8 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str = "weight") -> Exl3W
         int16 [K/16] packed signs; `svh` or `sv` likewise; at most one marker of `mcg`, `mul1` (int32, one value);
         optional `bias` [N], float16 or float32. name: the layer, for errors.
     Returns: an Exl3Weight of NumPy arrays, which may share memory with `arrays`.
-    Raises: ValueError where a tensor is missing, doubled, misshapen, of another dtype, or a marker is unknown.
+    Raises: ValueError where a tensor is missing, misshapen, of another dtype or not finite, or a marker is
+      unknown or doubled.
     Source: the EXL3 format of exllamav3 (doc/exl3.md).
     """
     codebook = _codebook(arrays, name)
@@ -143,6 +147,8 @@ def _trellis(arrays: Mapping[str, np.ndarray], codebook: str, name: str) -> np.n
 
 
 def _scales(arrays: Mapping[str, np.ndarray], scale: str, sign: str, channels: int, name: str) -> np.ndarray:
+    if scale in arrays and sign in arrays:
+        raise ValueError(f"{name}: both {scale} and {sign}; one of them was wanted")
     if scale in arrays:
         scales, wanted, dtype = np.asarray(arrays[scale]), (channels,), np.float16
     elif sign in arrays:
@@ -154,6 +160,8 @@ def _scales(arrays: Mapping[str, np.ndarray], scale: str, sign: str, channels: i
         raise ValueError(
             f"{name}.{scale}: {scales.dtype} {list(scales.shape)}, wanted {np.dtype(dtype).name} {list(wanted)}"
         )
+    if scale != sign and not np.isfinite(scales).all():
+        raise ValueError(f"{name}.{scale}: holds a value that is not finite")
     return unpack_signs(scales) if scale == sign else scales
 
 
@@ -163,4 +171,6 @@ def _bias(arrays: Mapping[str, np.ndarray], outputs: int, name: str) -> np.ndarr
     bias = np.asarray(arrays["bias"])
     if bias.shape != (outputs,) or bias.dtype not in (np.float16, np.float32):
         raise ValueError(f"{name}.bias: {bias.dtype} {list(bias.shape)}, wanted float16 [{outputs}]")
+    if not np.isfinite(bias).all() or np.abs(bias).max() > np.finfo(np.float16).max:
+        raise ValueError(f"{name}.bias: holds a value that float16 cannot")
     return bias.astype(np.float16)

@@ -127,7 +127,7 @@ def test_layer_against_the_format_is_refused_by_tensor_name(tmp_path, changes, p
     [
         ("suh", np.full(128, np.nan, np.float16)),
         ("svh", np.full(256, np.inf, np.float16)),
-        ("bias", np.full(256, 65520, np.float32)),
+        ("bias", np.full(256, 65505, np.float32)),
         ("bias", np.full(256, -np.inf, np.float16)),
     ],
 )
@@ -138,7 +138,7 @@ def test_scales_and_biases_that_are_not_finite_halves_are_refused(tmp_path, part
 
 
 def test_packed_signs_and_scales_may_mix_in_one_layer(tmp_path):
-    changes = {"suh": None, "su": np.arange(8, dtype=np.int16), "bias": np.full(256, 65519, np.float32)}
+    changes = {"suh": None, "su": np.arange(8, dtype=np.int16), "bias": np.full(256, 65504, np.float32)}
     store = stored(tmp_path, layer(changes=changes))
     arrays = read_linear_arrays(store, "m.proj")
     assert arrays.keys() == {"trellis", "su", "svh", "mul1", "bias"}

@@ -43,7 +43,7 @@ def refused(store, *parts: str) -> None:
         (plain_tensors(changes={"ngram_heads_vocab_sizes": SIZES[:3]}), ("ngram_heads_vocab_sizes", "do not fit")),
         (plain_tensors(changes={"layer_multipliers": MULTIPLIERS[:1]}), ("1 multipliers",)),
         (plain_tensors(changes={"ngram_embedding.shard_1.weight": plain_rows()[:27]}), ("need 48 rows", "has 47")),
-        (plain_tensors(changes={"ngram_embedding.shard_1.weight": plain_rows(np.float16)}), ("shard_1.weight", "differs")),
+        (plain_tensors(changes={"ngram_embedding.shard_1.weight": plain_rows(np.float16)}), ("shard_1", "differs")),
         (plain_tensors(changes={"ngram_embedding.shard_1.weight": plain_rows()[:, :8].copy()}), ("shard_1", "differs")),
         (plain_tensors(dtype=ml_dtypes.float8_e4m3fn), ("F8_E4M3", "BF16 or F16 or F32")),
         (exl3_tensors(False, {"head_bias": None}), ("head_bias", "no such tensor")),

@@ -1,6 +1,7 @@
 """Host, tests only. EXL3 in NumPy, written from the format's description and sharing no code with the packages.
 
-Holds the codebooks, the tile and n-gram bitstreams, and whole layers as float64 matrices. Read next: `numpy_weights.py`.
+Holds the codebooks, the bitstreams of tiles and n-gram rows, and whole layers as float64 matrices.
+Read next: `numpy_weights.py`.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ def codebook(name: str) -> np.ndarray:
     state = np.arange(65536, dtype=np.uint64)
     if name == "mul1":
         x = state * MUL1 & 0xFFFFFFFF
-        total = 1024 + sum((x >> shift & 0xFF) for shift in (0, 8, 16, 24)).astype(np.float64)
-        return (total * 0.00676727294921875 - 10.3828125).astype(np.float16)
+        total = np.sum([x >> shift & 0xFF for shift in (0, 8, 16, 24)], axis=0).astype(np.float64)
+        return ((1024 + total) * 0.00676727294921875 - 10.3828125).astype(np.float16)
     x = state * MCG & 0xFFFFFFFF if name == "mcg" else (state * 89226354 + 64248484) & 0xFFFFFFFF
     x = ((x & 0x8FFF8FFF) ^ 0x3B603B60).astype(np.uint32)
     halves = x.view(np.float16).reshape(-1, 2).astype(np.float32)

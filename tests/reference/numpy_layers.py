@@ -40,11 +40,11 @@ def rope(x: np.ndarray, positions: np.ndarray, width: int, theta: float) -> np.n
 def causal_conv(x: np.ndarray, tail: np.ndarray, taps: np.ndarray, dilation: int) -> np.ndarray:
     """sum_j taps[:, j] x[t - dilation (last - j)]; `tail` holds the rows before x, oldest first."""
     full, kernel = np.concatenate([tail, x]), taps.shape[-1]
-    return sum(taps[:, 0, j] * full[j * dilation : j * dilation + len(x)] for j in range(kernel))
+    return np.sum([taps[:, 0, j] * full[j * dilation : j * dilation + len(x)] for j in range(kernel)], axis=0)
 
 
-def read(R: np.ndarray, w: Weights, site: str, cfg) -> tuple[np.ndarray, np.ndarray | None]:
-    """Hyper-connection read of R [T, n, H]: block input x [T, H] and stream gates g [T, n] (None for a mixer)."""
+def read(R: np.ndarray, w: Weights, site: str, cfg) -> tuple[np.ndarray, np.ndarray]:
+    """Hyper-connection read of R [T, n, H]: block input x [T, H] and stream gates g [T, n] (zeros for a mixer)."""
     T, n, H = R.shape
     y = rms_centred(R, w.plain(f"{site}.hc_norm"), cfg.eps)
     flat = y.reshape(T, n * H)
@@ -52,7 +52,7 @@ def read(R: np.ndarray, w: Weights, site: str, cfg) -> tuple[np.ndarray, np.ndar
     m = sigmoid(silu(flat @ down.T / n) @ up.T).reshape(T, n, H)
     x = (m * y).mean(1)
     if not w.has(f"{site}.block_inject_weight"):
-        return x, None
+        return x, np.zeros((T, n), R.dtype)
     return x, 2 * sigmoid(flat @ w.plain(f"{site}.block_inject_weight").T / n)
 
 
@@ -178,11 +178,11 @@ def ngram_ids(history: list[int], count: int, cfg, place: int) -> np.ndarray:
     multipliers, sizes, offsets = hash_constants(cfg, place)
     per_order, rows = cfg.ngram_heads // (cfg.ngram_size - 1), []
     for p in range(len(history) - count, len(history)):
-        context = [history[p]]
+        context, known = [history[p]], True
         for back in range(1, cfg.ngram_size):
-            known = p - back >= 0 and history[p - back] != cfg.eos and (back == 1 or context[-1] is not None)
-            context.append(history[p - back] if known else None)
-        terms = [(cfg.eos if c is None else c) * m for c, m in zip(context, multipliers, strict=True)]
+            known = known and p - back >= 0 and history[p - back] != cfg.eos
+            context.append(history[p - back] if known else cfg.eos)
+        terms = [c * m for c, m in zip(context, multipliers, strict=True)]
         mixed, row = terms[0], []
         for order in range(1, cfg.ngram_size):
             mixed ^= terms[order]

@@ -106,7 +106,9 @@ class NumpyModel:
         """
         cfg, w = self.cfg, self.weights
         T, n, H = streams.shape
-        e = layers.rms_centred(w.plain("embed_tokens")[np.asarray(next_ids)], w.plain("mtp.pre_fc_norm_embedding"), cfg.eps)
+        e = layers.rms_centred(
+            w.plain("embed_tokens")[np.asarray(next_ids)], w.plain("mtp.pre_fc_norm_embedding"), cfg.eps
+        )
         h = layers.rms_centred(streams.reshape(T, n * H), w.plain("mtp.pre_fc_norm_hidden"), cfg.eps)
         e = e @ w.linear("mtp.fc_embedding", H, H).T
         X = h.reshape(T, n, H) @ w.linear("mtp.fc_hidden", H, H).T + e[:, None]

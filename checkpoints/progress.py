@@ -1,0 +1,56 @@
+"""Host side: how far a long read is: a bar on a terminal where tqdm is installed, else a line every few seconds."""
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+_LINE_EVERY_S = 5.0
+
+
+@contextmanager
+def byte_progress(total_bytes: int, what: str, stream: TextIO | None = None) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how many bytes more are done.
+
+    Args:
+      total_bytes: of the whole work. what: the name of this phase. stream: where to write, sys.stderr by default.
+    """
+    stream = stream or sys.stderr
+    tqdm = _tqdm() if stream.isatty() else None
+    if tqdm is not None:
+        with tqdm(total=total_bytes, desc=what, unit="B", unit_scale=True, unit_divisor=1024, file=stream) as bar:
+            yield bar.update
+        return
+    lines = _Lines(total_bytes, what, stream)
+    yield lines.advance
+    lines.write()
+
+
+class _Lines:
+    """Plain lines with a rate; the last one is written when the work is done."""
+
+    def __init__(self, total_bytes: int, what: str, stream: TextIO):
+        self._total, self._what, self._stream = total_bytes, what, stream
+        self._done = 0
+        self._start = self._last = time.monotonic()
+
+    def advance(self, nbytes: int) -> None:
+        self._done += nbytes
+        if time.monotonic() - self._last >= _LINE_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        self._last = time.monotonic()
+        rate = self._done / max(self._last - self._start, 1e-9) / 2**20
+        gib, total = self._done / 2**30, self._total / 2**30
+        print(f"{self._what}: {gib:.2f} of {total:.2f} GiB, {rate:.0f} MiB/s", file=self._stream, flush=True)
+
+
+def _tqdm() -> Callable | None:
+    """tqdm is optional: it comes with the server's packages."""
+    try:
+        return importlib.import_module("tqdm").tqdm
+    except ImportError:
+        return None

@@ -1,0 +1,36 @@
+"""Host side: compiles every program of serving before the first request, by running each once.
+
+The rounds here touch lane 0 and its first page, which any request overwrites before it reads them.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fnx_jax.engine.steps import Draw, RoundPlan, Score
+from fnx_jax.lanes.rounds import DeviceSteps
+
+
+def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: None) -> None:
+    """Runs each program once; afterwards no request compiles anything. The rounds must be at rest."""
+    progress("rows, head and draws")
+    steps.round(_plan(steps, Draw(row=0, position=1, seed=1, logprobs=0), (Score(row=0, target=0),)))
+    progress("adjusted draws")
+    steps.round(_plan(steps, Draw(row=0, position=1, seed=1, bias_V=np.zeros(steps.vocabulary, np.float32))))
+    progress("commit")
+    steps.commit(np.zeros(steps.lanes, np.int32))
+
+
+def _plan(steps: DeviceSteps, draw: Draw, scores: tuple[Score, ...] = ()) -> RoundPlan:
+    pages = np.full((steps.lanes, -(-steps.context // steps.page)), -1, np.int32)
+    pages[0, 0] = 0
+    return RoundPlan(
+        token_B=np.zeros(1, np.int32),
+        lane_B=np.zeros(1, np.int32),
+        position_B=np.zeros(1, np.int32),
+        speculative_B=np.zeros(1, bool),
+        history_BN=np.full((1, steps.history), -1, np.int32),
+        pages_LP=pages,
+        draws=(draw,),
+        scores=scores,
+    )

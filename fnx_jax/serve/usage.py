@@ -1,0 +1,26 @@
+"""Host side: what a request cost, in tokens. Read next: replies.py."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fnx_jax.serve.choice import Choice
+
+
+def usage(prompt_tokens: int, choices: Iterable[Choice], reasoning: bool = False) -> dict[str, Any]:
+    """The `usage` object.
+
+    Prompt tokens count once whatever `n`; completion tokens are all that were emitted: reasoning, calls, end tokens.
+
+    Args: prompt_tokens: of all prompts. choices: the replies so far. reasoning: add the share of reasoning.
+    """
+    choices = list(choices)
+    completion = sum(len(choice.tokens) for choice in choices)
+    out: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt_tokens + completion,
+    }
+    if reasoning:
+        spent = sum(choice.transcript.reasoning_tokens for choice in choices)
+        out["completion_tokens_details"] = {"reasoning_tokens": spent}
+    return out

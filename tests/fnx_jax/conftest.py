@@ -1,0 +1,34 @@
+"""Models shared by the whole session: each compiles once."""
+
+from collections.abc import Callable
+
+import pytest
+
+import fnx_jax
+from tests.fnx_jax.cases import FOLDER, Case, read_case
+
+
+@pytest.fixture(scope="session")
+def exact_model() -> Callable[[str], fnx_jax.Model]:
+    """Loads a golden case in float32 arithmetic, once."""
+    models: dict[str, fnx_jax.Model] = {}
+
+    def get(name: str) -> fnx_jax.Model:
+        if name not in models:
+            models[name] = fnx_jax.load(FOLDER / name, dtype="float32", lanes=4, context=256)
+        return models[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def golden_case() -> Callable[[str], Case]:
+    """Reads a golden case, once."""
+    cases: dict[str, Case] = {}
+
+    def get(name: str) -> Case:
+        if name not in cases:
+            cases[name] = read_case(name)
+        return cases[name]
+
+    return get

@@ -1,0 +1,179 @@
+"""The row programs reproduce what the reference computes on tiny models: logits, picks, caches, greedy ids, drafts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fnx_jax.families.flash_next.mtp import mtp_logits, mtp_rows
+from fnx_jax.lanes.layered import layered_programs, run_layers
+from fnx_jax.lanes.state import empty_state
+from fnx_jax.lanes.tiles import cut, padded
+from pallas_kernels.gated_delta import RowPlaces
+from tests.fnx_jax.cases import CASES, Piece, distance, plan
+
+LIMIT = 1e-4
+
+
+def fresh(steps):
+    """An empty state of the same shapes as the steps' own."""
+    device = steps.device
+    dtype = steps.state.cache.attention[0].key.dtype
+    return empty_state(device.family, device.config, steps.lanes, steps.pages, steps.page, dtype, jax.devices()[0])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_match(name, exact_model, golden_case):
+    model, case = exact_model(name), golden_case(name)
+    for p in case.prompts:
+        worst = distance(model.logits(case[f"p{p}.input_ids"]), case[f"p{p}.fp32.logits"])
+        print(f"{name} p{p}: logits off by {worst:.1e} of the largest")
+        assert worst < LIMIT
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_greedy_ids_are_exact(name, exact_model, golden_case):
+    model, case = exact_model(name), golden_case(name)
+    for p in case.prompts:
+        wanted = case[f"p{p}.fp32.greedy_ids"].tolist()
+        assert model.generate(case[f"p{p}.input_ids"], max_tokens=len(wanted)) == wanted
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_caches_match(name, exact_model, golden_case):
+    steps, config, case = exact_model(name).steps, exact_model(name).config, golden_case(name)
+    tokens = case["p0.input_ids"]
+    exact_model(name).logits(tokens)
+    rows, cache = len(tokens), steps.state.cache
+    for layer, kind in enumerate(config.layer_kinds):
+        plane = config.index_in_kind(layer)
+        if kind == "attention":
+            pages = cache.attention[plane]
+            for ours, key in ((pages.key, "k"), (pages.value, "v"), (pages.raw, "index_k")):
+                flat = np.asarray(ours).reshape(-1, *ours.shape[2:])[:rows]
+                assert distance(flat, case[f"p0.fp32.cache.{key}.{layer}"]) < LIMIT
+            continue
+        state = cache.delta[plane]
+        assert distance(np.asarray(state.committed[0]), case[f"p0.fp32.cache.gdn_state.{layer}"]) < LIMIT
+        wanted = case[f"p0.fp32.cache.gdn_conv.{layer}"]
+        assert distance(newest(state.ring, rows, len(wanted), config.delta_channels), wanted) < LIMIT
+        if layer in config.ngram_layers:
+            ring = cache.ngram[config.ngram_layers.index(layer)]
+            wanted = case[f"p0.fp32.cache.ple_conv.{layer}"]
+            assert distance(newest(ring, rows, len(wanted), ring.shape[-1]), wanted) < LIMIT
+
+
+def newest(ring, rows, count, channels):
+    """The last `count` rows of lane 0's ring, oldest first, zeros before the start."""
+    positions = np.arange(rows - count, rows)
+    values = np.asarray(ring[0])[positions % ring.shape[1], :channels]
+    return np.where(positions[:, None] >= 0, values, 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layer_by_layer_equals_the_one_program_and_picks_match(name, exact_model, golden_case):
+    model, case = exact_model(name), golden_case(name)
+    steps, config, tokens = model.steps, model.config, case["p0.input_ids"]
+    whole = model.logits(tokens)
+    programs, cache = layered_programs(config, steps.page), fresh(steps).cache
+    picks = [[] for _ in config.layer_kinds]
+    logits = []
+    for start in range(0, len(tokens), 16):
+        piece = plan(steps, [Piece(0, tokens, start, min(start + 16, len(tokens)))])
+        (tile,) = cut(piece)
+        rows = tile_rows(steps, piece, tile)
+        cache, streams = run_layers(
+            programs,
+            config,
+            steps.device.params,
+            cache,
+            rows,
+            piece.pages_LP,
+            lambda layer, mixed, live=tile.live: picks[layer].append(np.asarray(mixed.picks.expert_BA)[:live]),
+        )
+        logits.append(np.asarray(steps.programs.logits(steps.device.params, streams))[: tile.live])
+    assert np.array_equal(np.concatenate(logits), whole)
+    for layer, found in enumerate(picks):
+        wanted = np.sort(case[f"p0.fp32.router_ids.{layer}"], axis=-1)
+        assert np.array_equal(np.concatenate(found), wanted)
+
+
+def tile_rows(steps, planned, tile):
+    """One tile as the programs take it."""
+    from fnx_jax.families.rows import Rows
+
+    return Rows(
+        token_B=padded(planned.token_B, tile),
+        places=RowPlaces(
+            lane_B=padded(planned.lane_B, tile),
+            position_B=padded(planned.position_B, tile),
+            live_B=np.arange(16) < tile.live,
+            speculative_B=padded(planned.speculative_B, tile),
+        ),
+        ngram_BLE=padded(steps.device.ngrams.embeddings(planned.token_B, planned.history_BN), tile),
+    )
+
+
+class Drafter:
+    """The draft head of one lane, driven pair by pair."""
+
+    def __init__(self, steps):
+        self.steps, self.config = steps, steps.device.config
+        self.pages = fresh(steps).cache.attention[-1]
+        table = jnp.arange(steps.pages, dtype=jnp.int32).reshape(steps.lanes, -1)
+        self.rows = jax.jit(
+            lambda params, pages, streams, token, places: mtp_rows(
+                params, self.config, pages, streams, token, places, table, steps.page
+            )
+        )
+        self.logits = jax.jit(lambda params, streams: mtp_logits(params, self.config, streams))
+
+    def absorb(self, streams, tokens, start):
+        """Runs pairs (streams, next token) from position `start`; returns logits and the head's streams."""
+        logits, out = [], []
+        for first in range(0, len(tokens), 16):
+            live = min(16, len(tokens) - first)
+            pad = [(0, 16 - live)]
+            places = RowPlaces(
+                lane_B=np.zeros(16, np.int32),
+                position_B=np.pad(np.arange(start + first, start + first + live, dtype=np.int32), pad),
+                live_B=np.arange(16) < live,
+                speculative_B=np.zeros(16, bool),
+            )
+            token = np.pad(tokens[first : first + live].astype(np.int32), pad)
+            given = np.pad(streams[first : first + live], [*pad, (0, 0)])
+            self.pages, x = self.rows(self.steps.device.params, self.pages, given, token, places)
+            logits.append(np.asarray(self.logits(self.steps.device.params, x))[:live])
+            out.append(np.asarray(x)[:live])
+        return np.concatenate(logits), np.concatenate(out)
+
+    def chain(self, logits, streams, start, count):
+        """Drafts `count` tokens greedily, each from the head's own streams."""
+        drafts, seen = [], []
+        for position in range(start, start + count):
+            seen.append(logits[-1])
+            drafts.append(int(logits[-1].argmax()))
+            logits, streams = self.absorb(streams[-1:], np.array(drafts[-1:]), position)
+        return drafts, np.stack(seen)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draft_head_matches(name, exact_model, golden_case):
+    steps, case = exact_model(name).steps, golden_case(name)
+    drafter = Drafter(steps)
+    for p in case.prompts:
+        if f"p{p}.mtp.logits" not in case:
+            continue
+        tokens, greedy = case[f"p{p}.input_ids"], case[f"p{p}.fp32.greedy_ids"]
+        streams = np.concatenate([case[f"p{p}.fp32.streams_final"], case[f"p{p}.fp32.streams_greedy"]])
+        rows = len(tokens)
+        logits, x = drafter.absorb(streams[:rows], np.append(tokens[1:], greedy[0]), 0)
+        assert distance(logits, case[f"p{p}.mtp.logits"]) < LIMIT
+        drafts, seen = drafter.chain(logits, x, rows, 4)
+        assert drafts == case[f"p{p}.mtp.drafts"].tolist()
+        assert distance(seen, case[f"p{p}.mtp.draft_logits"]) < LIMIT
+        logits, x = drafter.absorb(streams[rows : rows + 3], greedy[1:4], rows)
+        assert distance(logits, case[f"p{p}.mtp.round2_logits"]) < LIMIT
+        drafts, seen = drafter.chain(logits, x, rows + 3, 4)
+        assert drafts == case[f"p{p}.mtp.round2_drafts"].tolist()
+        assert distance(seen, case[f"p{p}.mtp.round2_draft_logits"]) < LIMIT

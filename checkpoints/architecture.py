@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpoints.errors import CheckpointError
-from checkpoints.naming import EXPERT_PROJECTIONS, LINEAR_ATTENTION, MTP_PREFIX, expert_prefix, layer_kinds, positive_int
+from checkpoints.naming import (
+    EXPERT_PROJECTIONS,
+    LINEAR_ATTENTION,
+    MTP_PREFIX,
+    expert_prefix,
+    layer_kinds,
+    positive_int,
+)
 from checkpoints.ngram_hash import derive_hash
 
 DEFAULT_SEED = 1234
@@ -181,7 +188,10 @@ def _table(text: dict, prefix: str, q: int, embed: int) -> Table:
         positive_int(text, "heads_per_ngram"),
         positive_int(text, "ngram_vocab_size_base"),
     )
-    multiple, shards = positive_int(text, "make_ngram_vocab_size_divisible_by", 1), positive_int(text, "split_ngram_parts", 1)
+    multiple, shards = (
+        positive_int(text, "make_ngram_vocab_size_divisible_by", 1),
+        positive_int(text, "split_ngram_parts", 1),
+    )
     rows = -(-int(sizes.sum()) // multiple) * multiple
     if embed % len(sizes) or rows % shards:
         raise CheckpointError(

@@ -67,7 +67,7 @@ def check_norms(store: Store) -> None:
             means[_NUMBER.sub(".*", name)].append((name, float(np.mean(store.read(name), dtype=np.float32))))
     for family, found in means.items():
         mean = sum(value for _, value in found) / len(found)
-        if abs(mean) >= MEAN_LIMIT:
+        if not abs(mean) < MEAN_LIMIT:
             worst, value = max(found, key=lambda item: abs(item[1]))
             raise CheckpointError(
                 f"{store.info(worst).where}: mean {value:.3f}, and {mean:.3f} over {family}: these weights are used as "

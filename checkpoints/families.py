@@ -1,10 +1,10 @@
 """Host side: what a checkpoint holds, part by part of the network, counted from headers. Read next: report.py."""
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from checkpoints.exl3 import MARKERS, SCALE_PAIRS, TILE, WIDTHS
 from checkpoints.headers import TensorInfo
@@ -44,18 +44,18 @@ class Family:
     """Tensors of one part of the network.
 
     name: as `family_of` gives it. quantised: EXL3 layers, or pieces of an EXL3 n-gram table. plain: other tensors.
-    shapes: [out, in] of layers as stored, or the stored shape -> how many. bits: width of a quantised layer -> how many.
-    codebooks: likewise. dtypes: of plain tensors -> how many. nbytes: of all tensors, scales included. values: weights
-    as stored, padding included. quantised_values, quantised_bits: of quantised weights alone, without scales.
+    shapes: [out, in] of layers as stored, or the stored shape -> how many. bits, codebooks: of quantised ones;
+    dtypes: of plain tensors; all likewise. nbytes: of all tensors, scales included. values: weights as stored, padding
+    included. quantised_values, quantised_bits: of quantised weights alone, without scales.
     """
 
     name: str
     quantised: int = 0
     plain: int = 0
-    shapes: Counter[str] = field(default_factory=Counter)
-    bits: Counter[float] = field(default_factory=Counter)
-    codebooks: Counter[str] = field(default_factory=Counter)
-    dtypes: Counter[str] = field(default_factory=Counter)
+    shapes: dict[str, int] = field(default_factory=dict)
+    bits: dict[float, int] = field(default_factory=dict)
+    codebooks: dict[str, int] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)
     nbytes: int = 0
     values: int = 0
     quantised_values: int = 0
@@ -106,19 +106,23 @@ def _count(family: Family, store: Store, info: TensorInfo) -> None:
         _count_quantised(family, (info.shape[0], row_dim), (info.shape[1] - 1) * 16 / row_dim, "mul1")
     elif not (ending in _LAYER_PARTS and f"{module}.trellis" in store):
         family.plain += 1
-        family.dtypes[info.dtype] += 1
-        family.shapes["x".join(map(str, info.shape)) or "scalar"] += 1
+        _add(family.dtypes, info.dtype)
+        _add(family.shapes, "x".join(map(str, info.shape)) or "1")
         family.values += prod(info.shape)
 
 
 def _count_quantised(family: Family, shape: tuple[int, int], bits: float, codebook: str) -> None:
     family.quantised += 1
-    family.shapes["x".join(map(str, shape))] += 1
-    family.bits[bits] += 1
-    family.codebooks[codebook] += 1
+    _add(family.shapes, "x".join(map(str, shape)))
+    _add(family.bits, bits)
+    _add(family.codebooks, codebook)
     family.values += prod(shape)
     family.quantised_values += prod(shape)
     family.quantised_bits += prod(shape) * bits
+
+
+def _add(counts: dict[Any, int], key: object) -> None:
+    counts[key] = counts.get(key, 0) + 1
 
 
 def _row_dim(store: Store, module: str) -> int:

@@ -35,24 +35,30 @@ def generation_config() -> dict:
 def _text_config() -> dict:
     layers, interval = 48, 4
     kinds = ["full_attention" if i % interval == interval - 1 else "linear_attention" for i in range(layers)]
-    return {
-        "model_type": "qwen4_exp_text",
-        "dtype": "bfloat16",
-        "vocab_size": 248320,
-        "hidden_size": 2560,
-        "num_hidden_layers": layers,
-        "layer_types": kinds,
-        "full_attention_interval": interval,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 262144,
-        "initializer_range": 0.02,
-        "use_cache": True,
-        "tie_word_embeddings": False,
-        "bos_token_id": 248044,
-        "eos_token_id": 248044,
-        "pad_token_id": None,
-    } | _mixers() | _experts() | _ngram_embedding() | _draft_head()
+    return (
+        {
+            "model_type": "qwen4_exp_text",
+            "dtype": "bfloat16",
+            "vocab_size": 248320,
+            "hidden_size": 2560,
+            "num_hidden_layers": layers,
+            "layer_types": kinds,
+            "full_attention_interval": interval,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 262144,
+            "initializer_range": 0.02,
+            "use_cache": True,
+            "tie_word_embeddings": False,
+            "bos_token_id": 248044,
+            "eos_token_id": 248044,
+            "pad_token_id": None,
+        }
+        | _mixers()
+        | _experts()
+        | _ngram_embedding()
+        | _draft_head()
+    )
 
 
 def _mixers() -> dict:

@@ -6,9 +6,9 @@ PATH is a folder or one safetensors file. Host side. Read next: report.py.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import prod
 
 from absl import flags
 
@@ -18,9 +18,9 @@ from checkpoints.report import Report, report
 from checkpoints.store import open_store
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_bool("json", False, "print one JSON object instead of text", flag_values=FLAGS)
+JSON = flags.DEFINE_bool("json", False, "print one JSON object instead of text", flag_values=FLAGS)
 
-_HEADINGS = ("part", "layers", "plain", "shapes [out x in]", "bits", "codebook or dtype", "GiB", "bits/weight")
+_HEADINGS = ("part", "layers", "plain", "shapes [out x in]", "bits", "codebook or dtype", "bytes", "bits/weight")
 _SHAPES_SHOWN = 3
 
 
@@ -28,7 +28,7 @@ def main(positional: list[str]) -> None:
     """Prints the report of one checkpoint."""
     with open_store(one_path(positional, "checkpoint to inspect")) as store:
         found = report(store)
-    print(json.dumps(asdict(found), indent=1) if FLAGS["json"].value else "\n".join(lines(found)))
+    print(json.dumps(asdict(found), indent=1) if JSON.value else "\n".join(lines(found)))
 
 
 def lines(found: Report) -> Iterator[str]:
@@ -45,9 +45,7 @@ def lines(found: Report) -> Iterator[str]:
     yield ""
     yield from table([_HEADINGS, *(_row(family) for family in found.families)], left=(0, 3, 4, 5))
     yield ""
-    plain = (
-        f"{code} {entry['tensors']:,} tensors, {entry['nbytes']:,} bytes" for code, entry in found.dtypes.items()
-    )
+    plain = (f"{code} {entry['tensors']:,} tensors, {entry['nbytes']:,} bytes" for code, entry in found.dtypes.items())
     yield f"plain tensors: {'; '.join(plain) or 'none'}"
     yield f"tensors outside the index: {found.outside_index:,}"
     for file in found.files:
@@ -70,25 +68,25 @@ def table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> Iterator[str]:
 
 
 def _row(family: Family) -> tuple[str, ...]:
-    kinds = family.codebooks + family.dtypes
     return (
         family.name,
         f"{family.quantised:,}" if family.quantised else "-",
         f"{family.plain:,}" if family.plain else "-",
         _shapes(family.shapes),
         _histogram(family.bits),
-        " ".join(sorted(kinds)),
-        f"{family.nbytes / 2**30:.3f}",
+        " ".join(sorted(family.codebooks.keys() | family.dtypes.keys())),
+        f"{family.nbytes:,}",
         f"{8 * family.nbytes / family.values:.3f}" if family.values else "-",
     )
 
 
-def _shapes(shapes: Counter[str]) -> str:
-    shown = [shape for shape, _ in shapes.most_common(_SHAPES_SHOWN)]
+def _shapes(shapes: dict[str, int]) -> str:
+    """The shapes that hold most values, and how many others there are."""
+    shown = sorted(shapes, key=lambda shape: -shapes[shape] * prod(map(int, shape.split("x"))))[:_SHAPES_SHOWN]
     return ", ".join(shown) + (f" and {len(shapes) - len(shown)} more" if len(shapes) > len(shown) else "")
 
 
-def _histogram(bits: Counter[float]) -> str:
+def _histogram(bits: dict[float, int]) -> str:
     """`4` where all layers agree, else `4 (15,360) 5 (9,216)`."""
     if len(bits) <= 1:
         return "".join(f"{width:g}" for width in bits) or "-"

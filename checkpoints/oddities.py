@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import MARKERS
@@ -24,7 +23,7 @@ def oddities(store: Store, families: list[Family], quantization: dict) -> list[s
         *_faults(store),
         *_averages(families, quantization),
         *_codebooks(families, quantization),
-        *_widths(families),
+        *_unknown(families),
         *_files(store),
         *_stale_storage(store),
     ]
@@ -73,11 +72,8 @@ def _codebooks(families: list[Family], quantization: dict) -> Iterator[str]:
         yield f"config.json says codebook {claimed}, markers say {', '.join(sorted(found))}"
 
 
-def _widths(families: list[Family]) -> Iterator[str]:
+def _unknown(families: list[Family]) -> Iterator[str]:
     for family in families:
-        if len(family.bits) > 1 and family.name != OTHER:
-            widths = ", ".join(f"{bits:g} in {count}" for bits, count in sorted(family.bits.items()))
-            yield f"mixed widths in {family.name}: {widths}"
         if family.name == OTHER:
             yield f"{family.quantised + family.plain} tensors or layers of no known part of the network"
 

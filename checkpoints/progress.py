@@ -17,13 +17,13 @@ def byte_progress(total_bytes: int, what: str, stream: TextIO | None = None) -> 
     Args:
       total_bytes: of the whole work. what: the name of this phase. stream: where to write, sys.stderr by default.
     """
-    stream = stream or sys.stderr
-    tqdm = _tqdm() if stream.isatty() else None
+    to = stream if stream is not None else sys.stderr
+    tqdm = _tqdm() if to.isatty() else None
     if tqdm is not None:
-        with tqdm(total=total_bytes, desc=what, unit="B", unit_scale=True, unit_divisor=1024, file=stream) as bar:
+        with tqdm(total=total_bytes, desc=what, unit="B", unit_scale=True, unit_divisor=1024, file=to) as bar:
             yield bar.update
         return
-    lines = _Lines(total_bytes, what, stream)
+    lines = _Lines(total_bytes, what, to)
     yield lines.advance
     lines.write()
 

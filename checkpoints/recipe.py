@@ -45,13 +45,16 @@ class Recipe:
         return next((dtype for pattern, dtype in self.dtypes.items() if fnmatchcase(tensor, pattern)), "BF16")
 
 
+def recipe_names() -> list[str]:
+    """Returns the recipes of this package: file names without `.toml`."""
+    return sorted(file.stem for file in RECIPES.glob("*.toml"))
+
+
 def read_recipe(name: str) -> Recipe:
-    """Reads a recipe of this package by its file name without `.toml`; raises CheckpointError, listing what there is."""
-    path = RECIPES / f"{name}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
-        raise CheckpointError(f"no recipe {name!r}; there are: {known}")
-    facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    """Reads a recipe of this package; raises CheckpointError for a name that is none of `recipe_names()`."""
+    if name not in recipe_names():
+        raise CheckpointError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}")
+    facts = tomllib.loads((RECIPES / f"{name}.toml").read_text(encoding="utf-8"))
     source, table, files, vision = facts["source"], facts["ngram_table"], facts["files"], facts["vision"]
     return Recipe(
         repository=source["repository"],

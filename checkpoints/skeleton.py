@@ -15,11 +15,11 @@ from checkpoints.commands import UsageError, one_path, run
 from checkpoints.folder import INDEX
 from checkpoints.full_size import full_config, generation_config
 from checkpoints.outlines import NGRAM_FILE, outline_pack, table_metadata
-from checkpoints.recipe import Recipe, read_recipe
+from checkpoints.recipe import Recipe, read_recipe, recipe_names
 from checkpoints.sparse import Outline, write_sparse
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("recipe", "flash_next_4.05", "published pack to outline, a file of recipes/", flag_values=FLAGS)
+RECIPE = flags.DEFINE_enum("recipe", "flash_next_4.05", recipe_names(), "published pack to outline", flag_values=FLAGS)
 
 
 def write_skeleton(folder: Path, config: dict, recipe: Recipe) -> dict[str, int]:
@@ -46,7 +46,10 @@ def write_skeleton(folder: Path, config: dict, recipe: Recipe) -> dict[str, int]
 def main(positional: list[str]) -> None:
     """Writes the full-size skeleton and prints its files."""
     folder = Path(one_path(positional, "folder to write"))
-    sizes = write_skeleton(folder, full_config(), read_recipe(FLAGS["recipe"].value))
+    try:
+        sizes = write_skeleton(folder, full_config(), read_recipe(RECIPE.value))
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write there: {error.strerror}") from error
     for name, size in sizes.items():
         print(f"{size:>17,}  {name}")
     print(f"{sum(sizes.values()):>17,}  bytes in {folder}, nearly all of them holes")

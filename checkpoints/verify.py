@@ -2,7 +2,8 @@
 
     python -m checkpoints.verify PATH [--deep]
 
-Prints a summary and ends with 0, or one line that names what is wrong and 3. Host side. Read next: inventory.py, deep.py.
+Prints a summary and ends with 0, or one line that names what is wrong and ends with 3. Host side. Read next:
+inventory.py, deep.py.
 """
 
 from absl import flags
@@ -15,18 +16,20 @@ from checkpoints.progress import byte_progress
 from checkpoints.store import Store, open_store
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_bool("deep", False, "read every byte and check floats, markers, norms and hash constants", flag_values=FLAGS)
-flags.DEFINE_bool("quiet", False, "print nothing unless something is wrong", flag_values=FLAGS)
+DEEP = flags.DEFINE_bool(
+    "deep", False, "read every byte and check floats, markers, norms and hash constants", flag_values=FLAGS
+)
+QUIET = flags.DEFINE_bool("quiet", False, "print nothing unless something is wrong", flag_values=FLAGS)
 
 
 def main(positional: list[str]) -> None:
     """Verifies one checkpoint and prints what was checked."""
     with open_store(one_path(positional, "checkpoint to verify")) as store:
         inventory = check(store)
-        if FLAGS["deep"].value:
+        if DEEP.value:
             _check_deep(store, inventory)
-        if not FLAGS["quiet"].value:
-            print(summary(store, inventory, FLAGS["deep"].value))
+        if not QUIET.value:
+            print(summary(store, inventory, DEEP.value))
 
 
 def summary(store: Store, inventory: Inventory, deep: bool) -> str:
@@ -50,7 +53,7 @@ def summary(store: Store, inventory: Inventory, deep: bool) -> str:
 
 
 def _check_deep(store: Store, inventory: Inventory) -> None:
-    if FLAGS["quiet"].value:
+    if QUIET.value:
         check_values(store, inventory)
         return
     total_bytes = sum(store.info(name).nbytes for name in store.names())

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from experiments.demo import files, sizes, successors, tensors, vocabulary
@@ -45,11 +44,11 @@ def write_demo(folder: Path, shape: sizes.Sizes, texts: list[str], seed: int) ->
     if usable > shape.vocabulary:
         raise ValueError(f"write_demo: {usable} tokens do not fit into a vocabulary of {shape.vocabulary}")
     path = plant_path(tokenizer, texts, shape, seed)
-    quiet = [i for i in range(shape.bpe_tokens, shape.vocabulary) if i not in path]
+    quiet = sorted(set(range(shape.bpe_tokens, shape.vocabulary)).difference(path.flat))
     drawn = tensors.draw_tensors(shape, path, quiet, seed)
     files.write_shards(folder, drawn, shape.layers // 2)
     table, metadata = tensors.ngram_table(shape, seed)
-    save_file(table, folder / files.SIDE_FILE, metadata=metadata)
+    files.write_tensors(folder / files.SIDE_FILE, table, metadata)
     bits = files.mean_bits(drawn, f"{tensors.PREFIX}layers.")
     write_texts(folder, shape, tokenizer, bits)
     return Result({path.name: path.stat().st_size for path in sorted(folder.iterdir())}, bits)

@@ -1,4 +1,4 @@
-"""Host side: EXL3 layers without a quantiser: random bitstreams, and a greedy encoder where a layer must mean something.
+"""Host side: EXL3 layers without a quantiser: random bitstreams, and a greedy encoder where they must mean something.
 
 Any words are a valid trellis: they decode to values of mean 0 and spread 1, which the scales then size. Read next:
 tensors.py, and pallas_kernels/exl3/trellis.py for what the bits mean.

@@ -1,6 +1,6 @@
 """Host side: a byte-level BPE tokenizer, trained on the sources of the Python standard library.
 
-Read next: successors.py. The same Python version gives the same sources, and the same sources give the same tokenizer, byte for byte.
+Read next: successors.py. The same Python version gives the same sources, and these the same tokenizer, byte for byte.
 """
 
 import sysconfig

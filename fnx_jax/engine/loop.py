@@ -77,7 +77,7 @@ class Engine:
         return self._scheduler.records
 
     def status(self) -> EngineStatus:
-        """Returns the numbers as of the newest round or last emission; never waits for the engine."""
+        """Returns the numbers as of the begin or the end of the newest round; never waits for the engine."""
         waiting = self._status.waiting + self._mailbox.arrivals
         failed = None if self._failed is None else _describe(self._failed)
         return replace(self._status, waiting=waiting, closed=self._mailbox.closed is not None, failed=failed)
@@ -174,6 +174,9 @@ class Engine:
         """Arrivals, cancellations, one round. A round that raises ends every request, and the engine."""
         try:
             self._collect()
+            for emission in self._scheduler.admit():
+                self._deliver(emission)
+            self._status = self._scheduler.status()  # a round may be long: show who takes part in it
             for emission in run_round(self._steps, self._scheduler, self._clock):
                 self._deliver(emission)
         except Exception as error:

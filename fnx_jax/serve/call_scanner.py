@@ -6,7 +6,7 @@ White space is free between the tags. Read next: tools.py, which owns the text a
 """
 
 import re
-from typing import Literal
+from typing import Literal, cast
 
 from fnx_jax.serve.markup import Markup
 
@@ -42,7 +42,7 @@ class CallScanner:
         while True:
             verdict = self._expect(text)
             if verdict != "next":
-                return verdict
+                return cast(Verdict, verdict)
 
     def spoken(self, text: str) -> int:
         """How much of the text belongs to this call whatever follows, should it turn out broken."""

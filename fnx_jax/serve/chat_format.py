@@ -40,7 +40,9 @@ class ChatFormat:
         """One chunk a delta; tokens ride on the first, or wait."""
         pending = self._pending[choice.index]
         pending.add(piece)
-        deltas = [delta for delta in piece.deltas if self._options.include_reasoning or not isinstance(delta, Reasoning)]
+        deltas = [
+            delta for delta in piece.deltas if self._options.include_reasoning or not isinstance(delta, Reasoning)
+        ]
         out = [self._chunk(choice, self._delta(choice, delta)) for delta in deltas]
         if piece.ended:
             out.append(self._chunk(choice, {}) | ending(choice))

@@ -1,4 +1,7 @@
-"""Host side: the pieces a reply's text comes in. Streams send them; full replies join them. Read next: transcript.py."""
+"""Host side: the pieces a reply's text comes in. Streams send them, full replies join them.
+
+Read next: transcript.py.
+"""
 
 from dataclasses import dataclass
 

@@ -19,7 +19,7 @@ TYPES = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class ApiError(Exception):
     """An answer other than success.
 

@@ -55,7 +55,7 @@ class CompletionLogprobs:
         return out
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
-        """Text to log-probability; of ids with the same text the likelier stays, and the token itself is always there."""
+        """Text to log-probability, the token itself included; of ids with the same text the likelier stays."""
         out: dict[str, float] = {}
         for token, value in (*entry.top[: self._most], (entry.token, entry.logprob)):
             out.setdefault(self._tokenizer.decode([token]), json_logprob(value))

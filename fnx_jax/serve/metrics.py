@@ -4,7 +4,7 @@ Counts of the engine are read from its status at scrape time; times are observed
 nothing could move is not published. Read next: client.py (arrivals).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -49,13 +49,23 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._histograms: dict[str, Histogram] = {}
 
-    def watch(self, model_name: str, engine: EngineClient, cache: Mapping[str, str]) -> None:
-        """Starts to publish an engine. Args: cache: label values of `vllm:cache_config_info`."""
+    def watch(
+        self,
+        model_name: str,
+        engine: EngineClient,
+        cache: Mapping[str, str],
+        counters: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """Starts to publish an engine.
+
+        Args:
+          cache: label values of `vllm:cache_config_info`. counters: name to running total, published as `fnx:name`.
+        """
         labels = {"model_name": model_name, "engine": "0"}
         for name, (says, buckets) in HISTOGRAMS.items():
             family = Histogram(name, says, LABELS, registry=self._registry, buckets=buckets)
             self._histograms[name] = family.labels(**labels)
-        self._registry.register(_EngineCollector(engine, labels, cache))
+        self._registry.register(_EngineCollector(engine, labels, cache, counters))
 
     def observe(self, name: str, value: float) -> None:
         """Adds one value to a histogram, by its full name."""
@@ -92,8 +102,14 @@ class Metrics:
 class _EngineCollector(Collector):
     """Reads the engine's status when scraped; takes no lock of the engine's."""
 
-    def __init__(self, engine: EngineClient, labels: Mapping[str, str], cache: Mapping[str, str]):
-        self._engine, self._labels, self._cache = engine, labels, cache
+    def __init__(
+        self,
+        engine: EngineClient,
+        labels: Mapping[str, str],
+        cache: Mapping[str, str],
+        counters: Callable[[], Mapping[str, float]],
+    ):
+        self._engine, self._labels, self._cache, self._counters = engine, labels, cache, counters
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -108,13 +124,14 @@ class _EngineCollector(Collector):
             info = GaugeMetricFamily("vllm:cache_config_info", "The cache.", labels=["engine", *self._cache])
             info.add_metric(["0", *self._cache.values()], 1)
             yield info
-        yield from self._counters(status)
+        yield from self._totals(status)
 
-    def _counters(self, status: EngineStatus) -> Iterable[Metric]:
+    def _totals(self, status: EngineStatus) -> Iterable[Metric]:
         for name, says, value in (
             ("vllm:prompt_tokens", "Prompt tokens run.", status.prompt_tokens),
             ("vllm:generation_tokens", "Reply tokens made.", status.generation_tokens),
             ("fnx:rounds", "Rounds run.", status.rounds),
+            *((f"fnx:{name}", f"{name} so far.", value) for name, value in self._counters().items()),
         ):
             family = CounterMetricFamily(name, says, labels=LABELS)
             family.add_metric(list(self._labels.values()), value)

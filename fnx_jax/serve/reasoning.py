@@ -16,7 +16,7 @@ def starts_in_reasoning(prompt: str, markup: Markup) -> bool:
 
 
 class ReasoningSplit:
-    """Text before the first closing tag is reasoning, text after it content; the tag and newlines beside it are neither.
+    """Text before the first closing tag is reasoning, the rest content; the tag and newlines beside it are neither.
 
     Args: open_: whether the prompt left a think block open; without it everything is content.
     """

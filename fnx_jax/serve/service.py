@@ -4,7 +4,7 @@ Lives on the event loop. Read next: jobs.py (requests), runner.py (who changes t
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,7 +32,8 @@ class LoadedModel:
     name: served where the settings name nothing else. context: positions of a prompt and its reply together.
     vocabulary: ids the engine takes. digest: of the checkpoint's files. fingerprint: what the bits depend on.
     devices: one text each. memory: the plan, in bytes. cache: label values of `vllm:cache_config_info`.
-    config: other resolved choices of the run, for `/v1/server_info`.
+    config: other resolved choices of the run, for `/v1/server_info`. counters: name to running total, published as
+    `fnx:name`; called from the event loop, must not wait.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LoadedModel:
     memory: Mapping[str, Any] = field(default_factory=dict)
     cache: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    counters: Callable[[], Mapping[str, float]] = dict
 
 
 class Service:
@@ -74,7 +76,7 @@ class Service:
         if outside := [token for token in model.assets.eos_token_ids if not 0 <= token < model.vocabulary]:
             raise ValueError(f"end tokens: {outside} are not among the model's {model.vocabulary} ids")
         self.model = model
-        self.metrics.watch(self.served_names[0], model.engine, model.cache)
+        self.metrics.watch(self.served_names[0], model.engine, model.cache, model.counters)
         if self.state == "loading":
             self.state = "ready"
 

@@ -1,5 +1,6 @@
 """Traced: the linear layer of an EXL3 weight, the name that models import. Read next: reference.py, kernel.py."""
 
+import math
 from typing import Literal
 
 import jax
@@ -34,19 +35,22 @@ def linear(
       interpret: runs the Pallas kernel in its interpreter, for tests.
     Returns: float32; the caller casts.
     Raises: ValueError where K is not a multiple of 128 or not the weight's, for stacked weights, for an unknown
-      implementation or operand dtype, and where a DecodedWeight is asked for "pallas" or a float32 one for "float16".
+      implementation or operand dtype, where a DecodedWeight is asked for "pallas" or a float32 one for "float16", and
+      where "reference" is asked to interpret.
     Source: the EXL3 format of exllamav3 (doc/exl3.md); QTIP, arXiv 2406.11235.
     """
     operand_dtype = _operand_dtype(weight, operand_dtype)
     _check_shapes(x, weight)
     default = "pallas" if isinstance(weight, Exl3Weight) and jax.default_backend() == "gpu" else "reference"
-    x_MK = x.reshape(-1, x.shape[-1])
+    x_MK = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     match implementation or default:
         case "pallas":
             if isinstance(weight, DecodedWeight):
                 raise ValueError("linear: a DecodedWeight has no trellis for implementation 'pallas'")
             y_MN = linear_kernel(x_MK, weight, operand_dtype, blocks_for(weight), interpret=interpret)
         case "reference":
+            if interpret:
+                raise ValueError("linear: interpret goes with implementation 'pallas'")
             y_MN = linear_reference(x_MK, weight, operand_dtype)
         case unknown:
             raise ValueError(f"linear: no implementation {unknown!r}, wanted 'pallas' or 'reference'")

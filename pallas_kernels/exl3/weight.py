@@ -35,8 +35,8 @@ class Exl3Weight:
     words: Leaf  # [K/16, N/16, 8*bits] uint32
     suh: Leaf  # [K] float16
     svh: Leaf  # [N] float16
-    bias: Leaf | None = None  # [N] float16
-    codebook: str = flax.struct.field(pytree_node=False, default="mul1")
+    bias: Leaf = None  # [N] float16, or None
+    codebook: str = flax.struct.field(pytree_node=False, kw_only=True)
 
     @property
     def in_features(self) -> int:
@@ -65,7 +65,7 @@ class DecodedWeight:
     wq: Leaf  # [N, K] float16 or float32
     suh: Leaf  # [K] float16
     svh: Leaf  # [N] float16
-    bias: Leaf | None = None  # [N] float16
+    bias: Leaf = None  # [N] float16, or None
 
     @property
     def in_features(self) -> int:

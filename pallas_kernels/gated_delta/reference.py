@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.gated_delta.rows import depthwise
 from pallas_kernels.norms import l2_normalise
+from pallas_kernels.tree_sum import product_sum
 
 
 @struct.dataclass
@@ -70,7 +71,7 @@ def delta_step(
 ) -> tuple[Float[Array, "H dk dv"], Float[Array, "H dv"]]:
     """Takes one row (fields without the batch axis) into the state and reads the state out with its query."""
     state = row.decay[:, None, None] * state
-    read = jnp.sum(state * row.k[:, :, None], axis=1)
+    read = product_sum(state, row.k[:, :, None], axis=1)
     change = row.beta[:, None] * (row.v - read)
     state = state + row.k[:, :, None] * change[:, None, :]
-    return state, jnp.sum(state * row.q[:, :, None], axis=1)
+    return state, product_sum(state, row.q[:, :, None], axis=1)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.dense_matmul import Weight, linear
 from pallas_kernels.gated_delta.rows import RowPlaces, depthwise, read_taps, write_ring
 from pallas_kernels.hyper_connection import grouped_rms
+from pallas_kernels.tree_sum import product_sum
 
 
 @struct.dataclass
@@ -37,7 +38,7 @@ def injected(
     embedding = embedding_BE.astype(jnp.float32)
     key = grouped_rms(linear(embedding, weights.key), weights.norm_key, n, eps).reshape(rows, n, width)
     query = grouped_rms(streams, weights.norm_query, n, eps).reshape(rows, n, width)
-    score = jnp.sum(key * query, axis=-1) / jnp.float32(math.sqrt(width))
+    score = product_sum(key, query) / jnp.float32(math.sqrt(width))
     score = jnp.sign(score) * jnp.sqrt(jnp.maximum(jnp.abs(score), jnp.float32(1e-6)))
     value = linear(embedding, weights.value)
     u = (jax.nn.sigmoid(score)[:, :, None] * value[:, None, :]).reshape(streams.shape)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dense_matmul import dense_matmul
+from pallas_kernels.tree_sum import tree_sum
 
 
 def route(
@@ -15,8 +16,14 @@ def route(
     The product runs in float32: a logit rounded to 16 bits ties too often at the border.
     """
     logits = dense_matmul(x_BD, gate_ED.astype(jnp.float32))
-    weight, expert = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), active)
+    weight, expert = jax.lax.top_k(softmax(logits), active)
     if normalise:
-        weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
+        weight = weight / tree_sum(weight)[:, None]
     order = jnp.argsort(expert, axis=-1)
     return jnp.take_along_axis(expert, order, axis=-1), jnp.take_along_axis(weight, order, axis=-1)
+
+
+def softmax(logits_BE: Float[Array, "B E"]) -> Float[Array, "B E"]:
+    """exp(l - max) over its sum, float32, summed as a tree."""
+    weight = jnp.exp(logits_BE - jnp.max(logits_BE, axis=-1, keepdims=True))
+    return weight / tree_sum(weight)[:, None]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.sparse_attention.pages import PageTable, read_units
+from pallas_kernels.tree_sum import tree_sum
 
 PART = 16
 """Blocks of one part."""
@@ -71,7 +72,7 @@ def _fold_part(
     now = jnp.maximum(highest, jnp.max(scores, axis=-1))
     weight = jnp.where(real, jnp.exp(scores - now[..., None]), jnp.float32(0))
     shrink = jnp.exp(highest - now)
-    sums = total * shrink + jnp.sum(weight, axis=-1)
+    sums = total * shrink + tree_sum(weight)
     outs = out * shrink[..., None] + _dot(weight.astype(values.dtype), values, 3, 1)
     some = jnp.any(real_BN, axis=1)[:, None, None]
     # A part without a real token leaves the carry's very bits, signed zeros included.

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -103,20 +105,20 @@ def test_name_in_two_files_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "fault"),
     [
-        "{",
-        "[]",
-        "{}",
-        '{"weight_map": {}}',
-        '{"weight_map": {"a": 3}}',
-        '{"weight_map": {"a": "../model.safetensors"}}',
-        '{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}',
+        ("{", "JSON"),
+        ("[]", "object"),
+        ("{}", "weight_map"),
+        ('{"weight_map": {}}', "weight_map"),
+        ('{"weight_map": {"a": 3}}', "a: 3 is not the name"),
+        ('{"weight_map": {"a": "../model.safetensors"}}', "a: '../model.safetensors' is not the name"),
+        ('{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}', "'a' comes twice"),
     ],
 )
-def test_malformed_index_is_refused(folder, text):
+def test_malformed_index_is_refused(folder, text, fault):
     (folder / "model.safetensors.index.json").write_text(text)
-    refused(folder, "model.safetensors.index.json")
+    refused(folder, "model.safetensors.index.json", fault)
 
 
 def test_malformed_config_is_refused(folder):
@@ -221,11 +223,18 @@ def test_neighbouring_rows_are_read_together(folder, monkeypatch):
         assert len(calls) == 2
 
 
-def test_short_reads_are_continued(folder, monkeypatch):
-    preadv = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:5]], at))
+def test_short_reads_are_continued_where_they_ended(folder, monkeypatch):
+    preadv, asked = os.preadv, []
+
+    def short(descriptor: int, buffers: list[memoryview], at: int) -> int:
+        asked.append((len(buffers[0]), at))
+        return preadv(descriptor, [buffers[0][:12]], at)
+
+    monkeypatch.setattr(os, "preadv", short)
     with open_store(folder) as store:
+        start = store.info("a").start
         np.testing.assert_array_equal(store.read("a"), tensor(0, 5, 3))
+        assert asked == [(30, start), (18, start + 12), (6, start + 24)]
 
 
 def test_read_that_ends_early_names_the_tensor(folder, monkeypatch):
@@ -305,3 +314,10 @@ def test_digest_is_what_its_description_says(folder):
         header = blob[8 : 8 + int.from_bytes(blob[:8], "little")]
         total.update(f"{name}\t{len(blob)}\t{hashlib.sha256(header).hexdigest()}\n".encode())
     assert open_store(folder).digest() == total.hexdigest()
+
+
+def test_reading_checkpoints_needs_no_jax():
+    modules = "checkpoints, checkpoints.exl3, checkpoints.ngram, checkpoints.naming, checkpoints.write"
+    program = f"import sys, {modules}; sys.exit('jax' in sys.modules or 'pallas_kernels' in sys.modules)"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0

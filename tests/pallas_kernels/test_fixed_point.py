@@ -101,10 +101,13 @@ def test_a_prefix_is_cut_where_exact_fractions_cut_it():
     share_BN = np.sort(shares(6, 400), axis=1)[:, ::-1].copy()
     share_BN[3:] = 1  # equal shares: the running mass meets p exactly
     p_B = np.array([0.3, 0.95, 0.9999999, 0.25, 0.5, 0.5025], np.float32)
-    limbs = mass_limbs(jnp.asarray(share_BN))
-    within = within_fraction(
-        mass_before(limbs), carried(mass_sums(limbs)), fraction_limbs(jnp.asarray(p_B))[:, :, None]
-    )
+
+    @jax.jit
+    def cut(share_BN, p_B):
+        limbs = mass_limbs(share_BN)
+        return within_fraction(mass_before(limbs), carried(mass_sums(limbs)), fraction_limbs(p_B)[:, :, None])
+
+    within = cut(jnp.asarray(share_BN), jnp.asarray(p_B))
     for row, (masses, p) in enumerate(zip(exact_masses(share_BN), p_B, strict=True)):
         running, bound = 0, Fraction(round(Fraction(float(p)) * 2**24), 2**24) * int(masses.sum())
         expected = []

@@ -5,6 +5,7 @@ Read next: `numpy_weights.py`.
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 
@@ -13,8 +14,10 @@ POSITION = np.arange(256)
 LANE, PLACE = POSITION >> 3, POSITION & 7
 ROW = 2 * (LANE & 3) + (PLACE & 1) + 8 * ((PLACE >> 1) & 1)
 COLUMN = (LANE >> 2) + 8 * (PLACE >> 2)
+HADAMARD = np.array([[(-1) ** (i & j).bit_count() for j in range(128)] for i in range(128)]) / np.sqrt(128)
 
 
+@cache
 def codebook(name: str) -> np.ndarray:
     """The fp16 value of each of the 65,536 states. One rounding each."""
     state = np.arange(65536, dtype=np.uint64)
@@ -52,10 +55,7 @@ def inner_matrix(trellis: np.ndarray, book: str) -> np.ndarray:
 
 def rotate(x: np.ndarray) -> np.ndarray:
     """Blockwise normalised 128-point Hadamard transform along the last axis, float64."""
-    index = np.arange(128)
-    parity = np.array([[(i & j).bit_count() & 1 for j in index.tolist()] for i in index.tolist()])
-    blocks = x.reshape(*x.shape[:-1], -1, 128) @ ((1 - 2 * parity) / np.sqrt(128))
-    return blocks.reshape(x.shape)
+    return (x.reshape(*x.shape[:-1], -1, 128) @ HADAMARD).reshape(x.shape)
 
 
 def scales(tensors: Mapping[str, np.ndarray], prefix: str, side: str) -> np.ndarray:

@@ -173,9 +173,9 @@ def hash_constants(cfg, place: int) -> tuple[list[int], list[int], list[int]]:
     return multipliers, sizes, [sum(sizes[:j]) for j in range(heads)]
 
 
-def ngram_ids(history: list[int], count: int, cfg, place: int) -> np.ndarray:
-    """Row ids [count, heads] of the last `count` tokens of a sequence, in exact integers."""
-    multipliers, sizes, offsets = hash_constants(cfg, place)
+def ngram_ids(history: list[int], count: int, cfg, constants: tuple[list[int], list[int], list[int]]) -> np.ndarray:
+    """Row ids [count, heads] of the last `count` tokens of a sequence, in exact integers; see `hash_constants`."""
+    multipliers, sizes, offsets = constants
     per_order, rows = cfg.ngram_heads // (cfg.ngram_size - 1), []
     for p in range(len(history) - count, len(history)):
         context, known = [history[p]], True

@@ -55,6 +55,7 @@ class NumpyModel:
 
     def __init__(self, config: Mapping, tensors: Mapping[str, np.ndarray], dtype: type = np.float64):
         self.cfg, self.weights = Facts(config), Weights(tensors, dtype)
+        self.hashes = {i: layers.hash_constants(self.cfg, place) for place, i in enumerate(self.cfg.ple_layers)}
 
     def forward(
         self, ids: Sequence[int], state: State | None = None, taps: dict[str, np.ndarray] | None = None
@@ -71,7 +72,7 @@ class NumpyModel:
         for i in range(cfg.depth):
             local = state.layers.setdefault(i, {})
             if i in cfg.ple_layers:
-                rows = layers.ngram_ids(state.tokens, len(ids), cfg, cfg.ple_layers.index(i))
+                rows = layers.ngram_ids(state.tokens, len(ids), cfg, self.hashes[i])
                 taps[f"ngram_ids.{i}"] = rows
                 R = R + layers.ple(R, rows, w, f"layers.{i}", cfg, local)
             R = self.layer(R, f"layers.{i}", cfg.recurrent[i], local, taps, f".{i}")

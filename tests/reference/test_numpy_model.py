@@ -1,12 +1,13 @@
 """The NumPy oracle against the golden arrays of the public reference model."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.reference import numpy_exl3
+from tests.reference import numpy_exl3, numpy_layers
 from tests.reference.numpy_model import NumpyModel, State
 from tests.reference.numpy_weights import load_tensors
 
@@ -89,7 +90,31 @@ def test_decoded_layers_match_golden_outputs(golden):
         assert_close(y, arrays[f"{name}/y64"], 1e-12)
 
 
-def test_decoded_tiles_and_ngram_rows_equal_golden_bits(golden):
+@pytest.mark.parametrize("width", ["k5", "k6"])
+def test_decoded_ngram_rows_equal_golden_bits(golden, width):
+    arrays = load_file(golden / "exl3" / "ngram.safetensors")
+    words = arrays[f"{width}.rows"]
+    assert np.array_equal(numpy_exl3.ngram_states(words, 160), arrays[f"{width}.states"])
+    rows = numpy_exl3.ngram_rows(words, arrays["head_bias"][arrays[f"{width}.head"]])
+    assert np.array_equal(rows.view(np.uint16), arrays[f"{width}.decoded_fp16"].view(np.uint16))
+
+
+def test_ngram_row_ids_equal_golden_ids(golden):
+    arrays = load_file(golden / "exl3" / "ngram.safetensors")
+    constants = [arrays[name].tolist() for name in ("layer_multipliers", "head_vocab_sizes", "head_offsets")]
+    facts, tokens = SimpleNamespace(ngram_size=3, ngram_heads=16, eos=int(arrays["eos"])), arrays["tokens"].tolist()
+    found = numpy_layers.ngram_ids(tokens, len(tokens), facts, tuple(constants))
+    assert np.array_equal(found, arrays["row_ids"])
+
+
+def test_hash_constants_of_the_full_model_equal_the_published_ones():
+    facts = SimpleNamespace(vocab=248320, seed=1234, ngram_size=3, ngram_heads=16, ngram_base=20_000_000)
+    multipliers, sizes, offsets = numpy_layers.hash_constants(facts, 0)
+    assert multipliers == [23703573157769, 20109073645365, 8052911324071]
+    assert (sizes[0], sizes[-1], offsets[-1]) == (20000003, 20000171, 300001275)
+
+
+def test_decoded_tiles_equal_golden_bits(golden):
     tiles = load_file(golden / "exl3" / "tiles.safetensors")
     for name in (name[: -len(".trellis")] for name in tiles if name.endswith(".trellis")):
         assert np.array_equal(numpy_exl3.states(tiles[f"{name}.trellis"]), tiles[f"{name}.states"]), name

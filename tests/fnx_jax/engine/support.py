@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from fnx_jax.engine.fake import FakeSteps
 from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
 from fnx_jax.engine.request import Emission, Finish, Request, SamplingParams, TokenLogprobs
@@ -23,10 +24,15 @@ class Reply:
     emissions: list[Emission] = field(default_factory=list)
 
     @property
+    def last(self) -> Finish:
+        """Why it ended."""
+        assert self.finish is not None, "the reply has no end"
+        return self.finish
+
+    @property
     def end(self) -> tuple:
         """Tokens and why they end, without timings."""
-        assert self.finish is not None
-        return self.tokens, self.finish.reason, self.finish.stop_reason, self.logprobs, self.prompt_logprobs
+        return self.tokens, self.last.reason, self.last.stop_reason, self.logprobs, self.prompt_logprobs
 
 
 def gather(emissions: Iterable[Emission]) -> dict[str, Reply]:

@@ -1,9 +1,9 @@
 """Counts, seen ids, bias and masks: right, only where needed, and never written again once handed out."""
 
 import numpy as np
+
 from fnx_jax.engine.draws import DrawArrays
 from fnx_jax.engine.request import Request, SamplingParams
-
 from tests.fnx_jax.engine.support import plain_draw
 
 

@@ -1,6 +1,7 @@
 """When a reply ends, and with which reason."""
 
 import pytest
+
 from fnx_jax.engine.ending import End, end_ids, ending
 from fnx_jax.engine.request import SamplingParams
 

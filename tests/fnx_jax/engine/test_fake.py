@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.steps import Draw, RoundPlan, Score
 
@@ -101,7 +102,7 @@ def test_page_that_another_stream_wrote_is_stale():
     steps.round(first())
     steps.round(rows([3], [1], [0], [[-1, -1], [0, -1]], [[-1]]))  # lane 1 starts again, in lane 0's page
     with pytest.raises(PlanError, match="another stream"):
-        steps.round(rows([6], [0], [2], [[0, 2], [-1, -1]], [[8]]))
+        steps.round(rows([6], [0], [2], [[0, 2], [-1, -1]], [[8]], (Draw(0, 3, 5),)))
 
 
 def test_only_drafts_may_be_written_over():

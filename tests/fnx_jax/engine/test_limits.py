@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from fnx_jax.engine.fake import FakeSteps
 from fnx_jax.engine.limits import EngineConfig, check_request, reply_limit
 from fnx_jax.engine.request import EngineError, Request, SamplingParams

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from fnx_jax.engine.pages import PageError, PagePool, PageTable
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+
 from fnx_jax.engine.fake import FakeSteps
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.request import Request, SamplingParams

@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fnx_jax.engine import conclude
 from fnx_jax.engine.conclude import Gain
 from fnx_jax.engine.draws import DrawArrays
@@ -15,9 +18,6 @@ from fnx_jax.engine.pages import PagePool, PageTable
 from fnx_jax.engine.request import EngineError, QueueFull, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.fnx_jax.engine.support import gather, plain, random_request, serve
 
 SCHEDULES = {
@@ -127,7 +127,7 @@ def test_late_arrivals_and_leavers_change_no_reply(
     assert scheduler.pool.used == 0
     for request in requests:
         reply, wanted = replies[request.id], plain(request)
-        if reply.finish.reason == "abort":
+        if reply.last.reason == "abort":
             assert request.id in leave.values()
             assert wanted[0][: len(reply.tokens)] == reply.tokens
         else:
@@ -138,7 +138,7 @@ def test_every_token_is_in_exactly_one_record():
     steps, requests = FakeSteps(lanes=3, max_rows=48), workload(4, 20)
     scheduler = Scheduler(steps, drafts=drafter(5))
     replies = serve(steps, scheduler, requests)
-    recorded = {request.id: () for request in requests}
+    recorded: dict[str, tuple[int, ...]] = {request.id: () for request in requests}
     for number, record in enumerate(scheduler.records):
         assert record.number == number
         assert len(dict(record.committed)) == len(record.committed)
@@ -316,7 +316,7 @@ def test_nothing_is_left_after_200_requests_that_leave_and_fail_in_every_phase(m
     phases: Counter[str] = Counter()
     submitted, emissions, steps, scheduler = 0, [], None, None
     while submitted < 200 or (scheduler and scheduler.has_work()):
-        if scheduler is None:  # after a failed round the device is lost: a new one
+        if steps is None or scheduler is None:  # after a failed round the device is lost: a new one
             faults = Faults(frozenset({int(rng.integers(20, 150))}), nonfinite_tokens=frozenset({7}))
             steps = FakeSteps(lanes=3, max_rows=20, pages=40, faults=faults)
             scheduler = Scheduler(steps, EngineConfig(prefill_chunk=7), drafts=drafter(submitted))

@@ -1,6 +1,7 @@
 """Round times to prompt rows, with made-up times."""
 
 import pytest
+
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.stall import RoundTimes, prompt_rows_most
 

@@ -1,9 +1,10 @@
 """Stop strings: across pieces, overlapping, held back, and the same wherever the text is cut."""
 
 import pytest
-from fnx_jax.engine.stop import StopMatcher, StopStrings
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fnx_jax.engine.stop import StopMatcher, StopStrings
 
 
 class Letters:

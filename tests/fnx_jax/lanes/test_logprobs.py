@@ -93,7 +93,7 @@ def keeps_rows_apart(score) -> bool:
     logits_BV, target_B = map(jnp.asarray, rows_of(16, 1000))
     together = as_arrays(score(logits_BV, target_B))
     equal = same(score(logits_BV[::-1], target_B[::-1]), [part[::-1] for part in together])
-    for width in (1, 3, 8):
+    for width in (1, 3):
         for start in range(0, 17 - width, width):
             rows = slice(start, start + width)
             equal &= same(score(logits_BV[rows], target_B[rows]), [part[rows] for part in together])

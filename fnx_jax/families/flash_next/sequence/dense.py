@@ -57,7 +57,7 @@ def _features(weight: Weight) -> tuple[int, int]:
 
 def cast_up(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x in the dtype that streams have: float32, or float64 where x is that already."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
 
 
 def parameter(weight: jax.Array, like: Float[Array, "..."]) -> jax.Array:

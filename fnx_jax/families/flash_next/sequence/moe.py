@@ -13,31 +13,15 @@ from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import MoeParams, SharedExpertParams
 from fnx_jax.families.flash_next.sequence.dense import dot, linear, parameter
 from fnx_jax.families.flash_next.sequence.positions import positions
-from pallas_kernels.expert_matmul import LineMap, Pools
+from pallas_kernels.dense_matmul import Weight
+from pallas_kernels.expert_matmul import ExpertLines, LineMap, Pools
 
 
 def moe(x_TD: Float[Array, "T D"], params: MoeParams, config: FlashNextConfig) -> Float[Array, "T D"]:
-    """sum of weight_e * expert_e(x) over each row's picks, plus the shared expert.
-
-    Raises: ValueError where not every expert has a line: experts must be resident.
-    """
-    expert_TA, weight_TA = picks(x_TD, params, config)
-    row = positions(x_TD.shape[0])[:, None]
-    weight_TE = jnp.zeros((x_TD.shape[0], config.experts), x_TD.dtype).at[row, expert_TA].set(weight_TA)
-    lines, line_map = params.lines, params.line_map
-    projections = tuple(
-        _by_expert(pools, line_map, number, config) for number, pools in enumerate((lines.gate, lines.up, lines.down))
-    )
-
-    def add_expert(total: Array, expert: tuple) -> tuple[Array, None]:
-        (gate, up, down), pool_P, weight_T = expert
-        hidden = jax.nn.silu(_project(x_TD, gate, pool_P[0], config.expert_ffn))
-        hidden = hidden * _project(x_TD, up, pool_P[1], config.expert_ffn)
-        return total + weight_T[:, None] * _project(hidden, down, pool_P[2], config.hidden), None
-
-    shared = shared_expert(x_TD, params.shared, config)
-    routed, _ = lax.scan(add_expert, jnp.zeros_like(x_TD), (projections, line_map.pool_PE.T, weight_TE.T))
-    return routed + shared
+    """The routed experts of each row's picks, plus the shared expert. Raises: see `routed_experts`."""
+    expert, weight = picks(x_TD, params, config)
+    routed = routed_experts(x_TD, expert, weight, params.lines, params.line_map, config)
+    return routed + shared_expert(x_TD, params.shared, config)
 
 
 def picks(
@@ -57,17 +41,45 @@ def shared_expert(x_TD: Float[Array, "T D"], params: SharedExpertParams, config:
     return jax.nn.sigmoid(linear(x_TD, params.scale, 1)) * linear(hidden, params.down, config.hidden)
 
 
-def _by_expert(pools: Pools, line_map: LineMap, projection: int, config: FlashNextConfig) -> Pools:
-    """Pools in id order, E entries each; an expert that lies in another pool has entry 0 in its place."""
+def routed_experts(
+    x_TD: Float[Array, "T D"],
+    expert_TA: Int[Array, "T A"],
+    weight_TA: Float[Array, "T A"],
+    lines: ExpertLines,
+    line_map: LineMap,
+    config: FlashNextConfig,
+) -> Float[Array, "T D"]:
+    """sum_a weight_a * down_e(silu(gate_e(x)) * up_e(x)), e = expert_TA[t, a], experts added in id order.
+
+    Raises: ValueError where not every expert has a line: experts must be resident.
+    """
+    row = positions(x_TD.shape[0])[:, None]
+    weight_TE = jnp.zeros((x_TD.shape[0], config.experts), x_TD.dtype).at[row, expert_TA].set(weight_TA)
+    gate, up, down = lines.gate, lines.up, lines.down
+    ordered = tuple(_by_expert(pools, line_map.line_PE[p], config) for p, pools in enumerate((gate, up, down)))
+
+    def add_expert(total: Array, expert: tuple) -> tuple[Array, None]:
+        own, pool, line, weight_T = expert
+        hidden = jax.nn.silu(_project(x_TD, gate, own[0], pool[0], line[0], config.expert_ffn))
+        hidden = hidden * _project(x_TD, up, own[1], pool[1], line[1], config.expert_ffn)
+        return total + weight_T[:, None] * _project(hidden, down, own[2], pool[2], line[2], config.hidden), None
+
+    experts = (ordered, line_map.pool_PE.T, line_map.line_PE.T, weight_TE.T)
+    return lax.scan(add_expert, jnp.zeros_like(x_TD), experts)[0]
+
+
+def _by_expert(pools: Pools, line_E: Int[Array, " E"], config: FlashNextConfig) -> Weight | None:
+    """A lone pool in id order, so that its gradient is written once an expert; None where there are several."""
     lines = sum(jax.tree.leaves(weight)[0].shape[0] for weight in pools)
     if lines < config.experts:
         raise ValueError(f"moe: {lines} lines for {config.experts} experts, but every expert must be resident")
-    pool_E, line_E = line_map.pool_PE[projection], line_map.line_PE[projection]
-    own = [jnp.where(pool_E == number, line_E, 0) for number in range(len(pools))]
-    return tuple(jax.tree.map(lambda a, line=line: a[line], weight) for weight, line in zip(pools, own, strict=True))
+    return jax.tree.map(lambda a: a[line_E], pools[0]) if len(pools) == 1 else None
 
 
-def _project(x: Float[Array, "T I"], pools: Pools, pool: jax.Array, outputs: int) -> Float[Array, "T O"]:
-    if len(pools) == 1:
-        return linear(x, pools[0], outputs)
-    return lax.switch(pool, [lambda x, weight=weight: linear(x, weight, outputs) for weight in pools], x)
+def _project(
+    x: Float[Array, "T I"], pools: Pools, own: Weight | None, pool: jax.Array, line: jax.Array, outputs: int
+) -> Float[Array, "T O"]:
+    if own is not None:
+        return linear(x, own, outputs)
+    branches = [lambda x, line, w=w: linear(x, jax.tree.map(lambda a: a[line], w), outputs) for w in pools]
+    return lax.switch(pool, branches, x, line)

@@ -1,0 +1,98 @@
+"""Pieces of the sequence functions: EXL3 weights, pools of several widths, the tie rule, errors."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from checkpoints.exl3 import read_linear
+from checkpoints.store import open_store
+from fnx_jax.families.flash_next.load import Arithmetic, StoreLeaves
+from fnx_jax.families.flash_next.params import AttentionParams
+from fnx_jax.families.flash_next.sequence import functions, token_history
+from fnx_jax.families.flash_next.sequence.dense import linear
+from fnx_jax.families.flash_next.sequence.moe import routed_experts
+from pallas_kernels import exl3
+from tests.fnx_jax.cases import FOLDER, distance
+from tests.fnx_jax.families.sequence_model import sequence_model
+
+
+@pytest.mark.parametrize("name", ("mul1_1p5", "mcg_3_bias"))
+def test_linear_of_an_exl3_weight_equals_the_tiled_one(name):
+    with open_store(FOLDER / "exl3" / "linear.safetensors") as store:
+        weight = read_linear(store, name)
+        x, wanted = store.read(f"{name}/x").astype(np.float32), store.read(f"{name}/y64")
+    tiled = np.asarray(exl3.linear(x, weight))
+    for held in (weight, exl3.decoded(weight)):
+        assert distance(np.asarray(linear(jnp.asarray(x), held, weight.out_features)), tiled) < 1e-6
+    exact = linear(jnp.asarray(x), exl3.decoded(weight, np.float32), weight.out_features)
+    assert distance(np.asarray(exact), wanted) < 1e-5
+
+
+def test_linear_extends_narrow_rows_and_cuts_outputs_of_a_wider_exl3_weight():
+    with open_store(FOLDER / "exl3" / "linear.safetensors") as store:
+        weight = exl3.decoded(read_linear(store, "mul1_1p5"))
+    x = np.random.default_rng(1).standard_normal((3, 200)).astype(np.float32)
+    whole = linear(jnp.pad(x, ((0, 0), (0, weight.in_features - 200))), weight, weight.out_features)
+    assert np.array_equal(np.asarray(linear(jnp.asarray(x), weight, 300)), np.asarray(whole)[:, :300])
+
+
+def test_experts_of_several_widths_match_the_format():
+    config = dataclasses.replace(sequence_model("base").config, hidden=256, expert_ffn=128, experts=16)
+    arrays = load_file(FOLDER / "exl3" / "moe.safetensors")
+    with open_store(FOLDER / "exl3" / "moe.safetensors") as store:
+        leaves = StoreLeaves(store, jax.devices()[0], Arithmetic(exact=False, decode=False), lambda nbytes: None)
+        lines, line_map = leaves.experts("model.language_model.layers.3.", config)
+    assert min(len(lines.gate), len(lines.up), len(lines.down)) > 1
+    x, weight = arrays["x"].astype(np.float32), arrays["topk_weight"].astype(np.float32)
+    run = jax.jit(functools.partial(routed_experts, config=config))
+    found = run(x, arrays["topk_index"], weight, lines, line_map)
+    # Operands are rounded to float16 before each of three products.
+    assert distance(np.asarray(found), arrays["y64"]) < 2e-3
+
+
+def test_equal_scores_keep_the_lower_blocks():
+    model = sequence_model("base")
+    params, config = model.params.layers[3].mixer, model.config
+    assert isinstance(params, AttentionParams)
+    x = np.random.default_rng(2).standard_normal((22, config.hidden)).astype(np.float32)
+    tied = params.replace(index=jnp.zeros_like(params.index))
+    visible = np.asarray(jax.jit(model.functions.visible_tokens)(x, tied))
+    for row in range(22):
+        seen = (row + 1) // config.block * config.block
+        wanted = [*range(min(config.index_budget, seen)), *range(seen, row + 1)]
+        assert np.flatnonzero(visible[row]).tolist() == wanted
+
+
+def test_functions_name_what_is_wrong():
+    model = sequence_model("base")
+    f, token, ngram = model.functions, model.tokens(0), model.ngrams[0]
+    with pytest.raises(ValueError, match=r"tokens \[2, 26\].*vmap"):
+        f.forward(model.params, np.stack([token, token]), ngram)
+    with pytest.raises(ValueError, match=r"n-gram embeddings \[25, 1, 64\]"):
+        f.forward(model.params, token, ngram[:-1])
+    with pytest.raises(ValueError, match="no draft head"):
+        f.mtp_forward(model.params.replace(mtp=None), jnp.zeros((2, 256)), token[:2])
+    with pytest.raises(ValueError, match="takes an n-gram embedding"):
+        f.layer(jnp.zeros((2, 256)), model.params.layers[1])
+    with pytest.raises(ValueError, match="3 to 128 features, but the weight has 64 to 128"):
+        linear(jnp.zeros((2, 3)), model.params.head, 128)
+    with pytest.raises(ValueError, match="a chunk of 0"):
+        functions(model.config, chunk=0)
+
+
+def test_experts_that_are_not_resident_are_refused():
+    model = sequence_model("base")
+    params, config = model.params.layers[0].moe, model.config
+    fewer = params.replace(lines=params.lines.replace(up=tuple(w[:3] for w in params.lines.up)))
+    with pytest.raises(ValueError, match="3 lines for 16 experts"):
+        functions(config).moe(jnp.zeros((2, config.hidden)), fewer)
+
+
+def test_token_history_is_newest_first_and_minus_one_before_the_start():
+    history = token_history(np.array([7, 8, 9]), 2)
+    assert history.tolist() == [[-1, -1], [7, -1], [8, 7]]

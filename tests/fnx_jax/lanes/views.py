@@ -1,0 +1,58 @@
+"""What of a lane counts: every leaf of the state that a later row may read, and nothing that it may not."""
+
+import jax
+import numpy as np
+
+from fnx_jax.lanes.rounds import DeviceSteps
+from tests.fnx_jax.cases import page_table
+
+
+def lane_view(steps: DeviceSteps, lane: int, length: int) -> dict[str, np.ndarray]:
+    """The live part of every leaf of one lane that holds `length` rows. Raises KeyError for a leaf nobody described."""
+    config = steps.device.config
+    rows = np.arange(length)
+    back = {"ring": config.delta_taps - 1, "ngram": (config.ngram_taps - 1) * config.ngram_size}
+    pages = page_table(steps)[lane]
+
+    def paged(leaf: np.ndarray, units: np.ndarray) -> np.ndarray:
+        return leaf[pages[units // leaf.shape[1]], units % leaf.shape[1]]
+
+    def ringed(leaf: np.ndarray, count: int) -> np.ndarray:
+        return leaf[lane, rows[max(0, length - count) :] % leaf.shape[1]]
+
+    readers = {
+        "committed": lambda leaf: leaf[lane],
+        "ring": lambda leaf: ringed(leaf, back["ring"]),
+        "ngram": lambda leaf: ringed(leaf, back["ngram"]),
+        "key": lambda leaf: paged(leaf, rows),
+        "value": lambda leaf: paged(leaf, rows),
+        "raw": lambda leaf: paged(leaf, rows),
+        "pooled": lambda leaf: paged(leaf, np.arange(length // config.block)),
+        "folded": lambda leaf: leaf[lane],
+        "streams_LN": lambda leaf: leaf[lane],
+    }
+    view = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(steps.state)[0]:
+        names = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
+        if "attention" in names and path[2].idx >= config.attention_layers:
+            continue  # the draft head's plane
+        view[jax.tree_util.keystr(path)] = readers[names[-1]](np.asarray(leaf))
+    return view
+
+
+def assert_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    """Every leaf equal, bit for bit."""
+    assert found.keys() == wanted.keys()
+    unequal = [name for name in wanted if not np.array_equal(np.atleast_1d(found[name]).view(np.uint8), np.atleast_1d(wanted[name]).view(np.uint8))]
+    assert not unequal, f"leaves that differ: {unequal}"
+
+
+def poison(steps: DeviceSteps) -> None:
+    """Fills every float leaf of the state with NaN, as a previous user might have left it."""
+
+    def spoil(leaf):
+        if not np.issubdtype(leaf.dtype, np.integer):
+            return jax.device_put(np.full(leaf.shape, np.nan, leaf.dtype), leaf.sharding)
+        return leaf
+
+    steps.state = jax.tree.map(spoil, steps.state)

@@ -54,6 +54,8 @@ def execute(main: Main, values: flags.FlagValues, argv: Sequence[str], doc: str 
     if any(arg in ("--help", "-h", "--helpfull", "--helpshort") for arg in argv[1:]):
         print(f"{doc.strip()}\n{values.get_help(include_special_flags=False)}\n  --flagfile: read flags from a file")
         return EXIT_OK
+    for name in values:
+        values[name].unparse()  # of an earlier run in the same process
     try:
         positional = values([argv[0], *normalise(argv[1:], values)])[1:]
         return main(positional) or EXIT_OK

@@ -36,7 +36,7 @@ def summary(store: Store, inventory: Inventory, deep: bool) -> str:
     """Returns what holds about a verified store, a line each."""
     layers = sum(name.endswith(".trellis") for name in inventory.tensors)
     vision = f"{len(inventory.vision):,} of the vision tower" if inventory.vision else "no vision tower"
-    head = f"a draft head of {inventory.mtp_layers}" if inventory.mtp_layers else "no draft head"
+    head = f"draft head of depth {inventory.mtp_layers}" if inventory.mtp_layers else "no draft head"
     nbytes = sum(store.info(name).nbytes for name in store.names())
     read = (
         f"{nbytes:,} bytes read: floats finite, {', '.join(MARKERS)} markers, norms around 0, hash constants as derived"
@@ -45,7 +45,7 @@ def summary(store: Store, inventory: Inventory, deep: bool) -> str:
         (
             f"{store.path}: good",
             f"  {len(inventory.tensors):,} tensors of the network in {len(store.files)} files, {vision}",
-            f"  {layers:,} EXL3 trellises, {head} layers",
+            f"  {layers:,} EXL3 trellises, {head}",
             f"  {read if deep else 'headers only; --deep reads the values too'}",
             f"  digest {store.digest()}",
         )

@@ -169,9 +169,7 @@ def test_wrong_shape_or_dtype_is_named_with_both(pack, name, array, found):
 
 
 def test_half_widths_are_refused_without_the_codebook_that_has_them(tmp_path):
-    folder = make_pack(
-        tmp_path / "pack", bits={"*": 2.5}, quantization={"quant_method": "exl3", "codebook": "mcg"}
-    )
+    folder = make_pack(tmp_path / "pack", bits={"*": 2.5}, quantization={"quant_method": "exl3", "codebook": "mcg"})
     assert "found I16" in refusal(folder)
 
 

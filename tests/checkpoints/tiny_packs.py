@@ -56,7 +56,12 @@ CONFIG = {
 
 def recipe(**changes: object) -> Recipe:
     """The 4.05 recipe cut down to two shards and two vision layers."""
-    small = {"shards": 2, "vision_linears": 2, "tensors": 0, "quantization": {"quant_method": "exl3", "codebook": "mul1"}}
+    small = {
+        "shards": 2,
+        "vision_linears": 2,
+        "tensors": 0,
+        "quantization": {"quant_method": "exl3", "codebook": "mul1"},
+    }
     return replace(read_recipe("flash_next_4.05"), **(small | changes))
 
 

@@ -182,7 +182,7 @@ def ngram_ids(history: list[int], count: int, cfg, constants: tuple[list[int], l
         for back in range(1, cfg.ngram_size):
             known = known and p - back >= 0 and history[p - back] != cfg.eos
             context.append(history[p - back] if known else cfg.eos)
-        terms = [c * m for c, m in zip(context, multipliers, strict=True)]
+        terms = [(c * m + 2**63) % 2**64 - 2**63 for c, m in zip(context, multipliers, strict=True)]  # as int64 wraps
         mixed, row = terms[0], []
         for order in range(1, cfg.ngram_size):
             mixed ^= terms[order]

@@ -74,17 +74,19 @@ def test_gradient_is_finite_and_equals_finite_differences_in_float64():
     with jax.enable_x64(True):
         params, token = in_float64(model.params), jnp.asarray(model.tokens(0)[:ROWS])
         ngram = jnp.asarray(model.ngrams[0][:ROWS], jnp.float64)
-        value = jax.jit(functools.partial(loss, model))
-        gradient = jax.jit(jax.grad(functools.partial(loss, model), allow_int=True))(params, token, ngram)
+        both = jax.jit(jax.value_and_grad(functools.partial(loss, model), allow_int=True))
+        gradient = both(params, token, ngram)[1]
         floating = [g for g in jax.tree.leaves(gradient) if g.dtype == jnp.float64]
         assert all(bool(jnp.isfinite(g).all()) for g in floating)
         random = np.random.default_rng(3)
         for name, leaf in LEAVES.items():
-            direction = jnp.asarray(random.standard_normal(leaf(params).shape))
+            direction = random.standard_normal(leaf(params).shape)
+            direction = direction / np.linalg.norm(direction)
             ahead, behind = (
-                value(moved(params, leaf(params), sign * STEP * direction), token, ngram) for sign in (1, -1)
+                both(moved(params, leaf(params), sign * STEP * direction), token, ngram)[0] for sign in (1, -1)
             )
-            slope, wanted = float((ahead - behind) / (2 * STEP)), float(jnp.sum(leaf(gradient) * direction))
+            slope = float(ahead - behind) / (2 * STEP)
+            wanted = float(np.sum(np.asarray(leaf(gradient)) * direction))
             print(f"{name}: slope {wanted:.6f}, off by {abs(slope - wanted):.1e}")
             assert abs(wanted) > 1e-5, name
             assert abs(slope - wanted) < 1e-6 * abs(wanted) + 1e-9, name
@@ -93,9 +95,9 @@ def test_gradient_is_finite_and_equals_finite_differences_in_float64():
         assert not np.asarray(mixer.index).any()  # selection passes no gradient
 
 
-def moved(params: ModelParams, leaf: jax.Array, by: jax.Array) -> ModelParams:
+def moved(params: ModelParams, leaf: jax.Array, by: np.ndarray) -> ModelParams:
     """The tree with one of its leaves moved."""
-    return jax.tree.map(lambda a: a + by if a is leaf else a, params)
+    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a) + by) if a is leaf else a, params)
 
 
 def test_gradient_in_served_arithmetic_has_the_leaves_dtypes():

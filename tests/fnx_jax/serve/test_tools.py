@@ -80,7 +80,11 @@ CASES = {
         "",
         [("get_weather", '{"city": "a</parameter>b"}')],
     ),
-    "value quotes a call": (call("get_weather", parameter("city", CALL)), "", None),
+    "value quotes an opening": (
+        call("get_weather", parameter("city", "<tool_call>\n<function=noop>")),
+        "",
+        [("get_weather", '{"city": "<tool_call>\\n<function=noop>"}')],
+    ),
     "name never ends": ("<tool_call><function=" + "x" * 300, "<tool_call><function=" + "x" * 300, []),
     "nothing but blanks": (" \n ", " \n ", []),
     "almost a tag at the end": ("see <tool_cal", "see <tool_cal", []),
@@ -90,8 +94,6 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_parse_does_not_depend_on_pieces(name):
     text, content, calls = CASES[name]
-    if calls is None:
-        calls = [("get_weather", json.dumps({"city": CALL}))]
     randomly = random.Random(name)
     for size in (*range(1, 25), len(text)):
         pieces = [text[at : at + size] for at in range(0, len(text), size)]

@@ -1,0 +1,121 @@
+"""A client that leaves, at any phase, leaves nothing behind; one that stops reading is dropped."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fnx_jax.serve.settings import ServerSettings
+from tests.fnx_jax.serve.support import TestServer, running
+
+
+def wait_for(done: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Waits until `done`; a stuck server fails the test, its pace does not."""
+    end_s = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
+def send(server: TestServer, path: str = "/v1/completions", **body) -> socket.socket:
+    """Sends a request and leaves the connection open."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    host, port = server.run.address
+    connection = socket.create_connection((host, port), timeout=10)
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+def idle(server: TestServer) -> bool:
+    status = server.engine.status()
+    return (status.running, status.filling, status.waiting, status.pages_used) == (0, 0, 0, 0)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "streamed"])
+def stream(request) -> bool:
+    return request.param
+
+
+def test_leaving_while_queued(stream):
+    with running(lanes=1) as server:
+        server.script.gate.clear()
+        server.script.say(None)
+        first = send(server, prompt=[5] * 4, max_tokens=4, ignore_eos=True)
+        wait_for(lambda: len(server.script.requests) == 1)
+        second = send(server, prompt=[6] * 4, max_tokens=400, stream=stream, ignore_eos=True)
+        wait_for(lambda: len(server.script.requests) == 2)
+        second.close()
+        wait_for(lambda: len(server.run.service.streams) == 1)
+        server.script.gate.set()
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
+        wait_for(lambda: idle(server))
+        assert server.engine.status().finished["abort"] == 1
+
+
+def test_leaving_while_the_prompt_is_filled(stream):
+    with running(max_rows=16) as server:
+        server.script.gate.clear()
+        connection = send(server, prompt=[5] * 400, stream=stream)
+        wait_for(lambda: server.engine.status().waiting == 1 or server.engine.status().filling == 1)
+        connection.close()
+        wait_for(lambda: not server.run.service.streams)
+        server.script.gate.set()
+        wait_for(lambda: idle(server))
+        status = server.engine.status()
+        assert status.finished["abort"] == 1 and status.prompt_tokens < 400
+
+
+def test_leaving_in_the_middle_of_a_reply(stream):
+    with running() as server:
+        server.script.say(None)
+        connection = send(server, prompt=[5] * 4, max_tokens=400, stream=stream, ignore_eos=True)
+        wait_for(lambda: server.engine.status().generation_tokens >= 3)
+        server.script.gate.clear()
+        connection.close()
+        wait_for(lambda: not server.run.service.streams)
+        server.script.gate.set()
+        wait_for(lambda: idle(server))
+        status = server.engine.status()
+        assert status.finished["abort"] == 1 and status.generation_tokens < 400
+
+
+def test_leaving_does_not_disturb_others(stream):
+    with running() as server:
+        server.script.say(None)
+        wanted = {"max_tokens": 40, "ignore_eos": True}
+        alone = server.complete([7] * 4, **wanted).json()["choices"][0]["token_sha"]
+        other = send(server, prompt=[5] * 4, max_tokens=400, stream=stream, ignore_eos=True)
+        wait_for(lambda: len(server.script.requests) == 2)
+        other.close()
+        assert server.complete([7] * 4, **wanted).json()["choices"][0]["token_sha"] == alone
+
+
+def test_many_that_leave_leak_nothing(stream):
+    with running() as server:
+        server.script.say(None)
+        for number in range(40):
+            connection = send(server, prompt=[5 + number % 3] * 4, max_tokens=300, stream=stream, ignore_eos=True, n=2)
+            if number % 2:
+                connection.recv(1) if stream else wait_for(lambda: not idle(server))
+            connection.close()
+        wait_for(lambda: idle(server) and not server.run.service.streams)
+
+
+def test_one_that_stops_reading_is_dropped():
+    settings = ServerSettings(port=0, quiet=True, stream_bound=8)
+    with running(settings, context=4096, max_rows=16) as server:
+        server.script.say(None)
+        host, port = server.run.address
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            reader.connect((host, port))
+            fat = {"prompt": [5] * 2, "max_tokens": 4000, "ignore_eos": True, "stream": True, "logprobs": 20, "n": 4}
+            data = json.dumps(fat).encode()
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+            reader.sendall(head.encode() + data)
+            wait_for(lambda: server.engine.status().finished["abort"] == 4, 30)
+            assert idle(server)
+        assert server.complete("x", max_tokens=2).is_success

@@ -1,0 +1,96 @@
+"""Cases of the sweep: ops that read caches, the recurrence above all and attention over pages."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.gated_delta import DeltaSizes, DeltaState, DeltaWeights, RowPlaces, gated_delta_rows
+from pallas_kernels.gated_delta.reference import DeltaInputs, delta_inputs, delta_step
+from pallas_kernels.gated_delta.rows import depthwise
+from pallas_kernels.sparse_attention import PageTable, attend, block_means, block_scores, keep_blocks
+from tests.sweep.case import ROWS, TILES, Case, normal, tiles
+
+SIZES = DeltaSizes(key_heads=2, value_heads=6, key_size=128, value_size=128)
+CHANNELS = 2 * 2 * 128 + 6 * 128
+PAGE, BLOCK, PAGES, OF_LANE = 32, 4, 40, 20
+LANES = 3
+
+
+def delta_weights() -> DeltaWeights:
+    """Random convolution and decays."""
+    return DeltaWeights(conv_CT=normal(1, CHANNELS, 4), decay_log=normal(2, 6), time_bias=normal(3, 6))
+
+
+def delta_cases() -> dict[str, Case]:
+    """The recurrence: its inputs, one step (heads stand for rows), and a tile of rows of three lanes."""
+    step = DeltaInputs(q=tiles(4, 128), k=tiles(5, 128, scale=0.1), v=tiles(6, 128), beta=tiles(7), decay=tiles(8))
+    lane = np.repeat(np.array([2, 0, 1], np.int32), [5, 4, 7])
+    position = np.array([*range(3, 8), *range(4), *range(17, 24)], np.int32)
+    live = np.arange(ROWS) < 15
+    places = RowPlaces(lane, position, live, np.arange(ROWS) % 16 > 12)
+    state = DeltaState(committed=normal(9, LANES, 6, 128, 128), ring=normal(10, LANES, 32, CHANNELS + 12))
+    folded = np.array([0, 15, 1], np.int32)
+
+    def rows(tile: tuple, shared: tuple) -> tuple:
+        return gated_delta_rows(shared[1], folded, places, *tile, shared[0], SIZES)
+
+    return {
+        "depthwise": Case(depthwise, tiles(11, 4, 2560), normal(12, 2560, 4)),
+        "delta_inputs": Case(
+            lambda tile, w: delta_inputs(*tile, w, SIZES), (tiles(13, 4, CHANNELS), tiles(14, 12)), delta_weights()
+        ),
+        "delta_step": Case(lambda tile, _: delta_step(*tile), (tiles(15, 128, 128), step)),
+        "delta_rows": Case(rows, (tiles(16, CHANNELS), tiles(17, 12)), (delta_weights(), state), rowwise=False),
+    }
+
+
+def page_tables() -> np.ndarray:
+    """Each row's pages, in no order."""
+    rng = np.random.default_rng(18)
+    lanes = np.stack([rng.permutation(PAGES)[:OF_LANE] for _ in range(TILES * ROWS)])
+    return lanes.reshape(TILES, ROWS, OF_LANE).astype(np.int32)
+
+
+def kept_cases(dtype: str) -> Case:
+    """Attention of rows at positions from 0 up, operands of one dtype."""
+    rng = np.random.default_rng(19)
+    position = rng.integers(0, PAGE * OF_LANE, (TILES, ROWS)).astype(np.int32)
+    position[0, :4] = 0, 2, 3, 4
+    complete = (position + 1) // BLOCK
+    most = 40
+    kept = np.full((TILES, ROWS, most), PAGE * OF_LANE // BLOCK, np.int32)
+    for place, blocks in np.ndenumerate(complete):
+        ids = np.sort(rng.permutation(blocks)[:most])
+        kept[place][: len(ids)] = ids
+
+    def over_pages(tile: tuple, pools: tuple) -> jax.Array:
+        q, pages, kept, count, position = tile
+        return attend(q, *pools, PageTable(pages, PAGE), kept, count, position, BLOCK)
+
+    count = np.minimum(complete, most).astype(np.int32)
+    pools = tuple(normal(seed, PAGES, PAGE, 2, 256).astype(dtype) for seed in (20, 21))
+    return Case(over_pages, (tiles(22, 6, 256), page_tables(), kept, count, position), pools)
+
+
+def index_cases() -> dict[str, Case]:
+    """Means of raw keys, scores of blocks and their selection."""
+    seen = np.random.default_rng(23).integers(0, PAGE * OF_LANE // BLOCK + 1, (TILES, ROWS)).astype(np.int32)
+
+    def scores(tile: tuple, pool: jax.Array) -> tuple:
+        q, pages, seen = tile
+        found = block_scores(q, pool, PageTable(pages, PAGE), seen)
+        return found, keep_blocks(found, 40)
+
+    def means(tile: tuple, pool: jax.Array) -> jax.Array:
+        return block_means(pool, PageTable(tile[0], PAGE), tile[1], BLOCK)
+
+    raw = {dtype: normal(24, PAGES, PAGE, 128).astype(dtype) for dtype in ("float32", "bfloat16")}
+    pooled = normal(25, PAGES, PAGE // BLOCK, 128)
+    found = {f"block_means_{dtype}": Case(means, (page_tables(), seen // 2), pool) for dtype, pool in raw.items()}
+    return found | {"block_scores": Case(scores, (tiles(26, 4, 128), page_tables(), seen), pooled)}
+
+
+def cases() -> dict[str, Case]:
+    """Every case of this file."""
+    dtypes = {name: getattr(jnp, name) for name in ("float32", "bfloat16", "float16")}
+    return delta_cases() | {f"attend_{name}": kept_cases(dtype) for name, dtype in dtypes.items()} | index_cases()

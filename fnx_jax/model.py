@@ -187,6 +187,7 @@ def _load(
         page=page,
         pages=lanes * per_lane,
         max_rows=max_rows,
+        layered=arithmetic.decode,
     )
     return Model(
         config=config,

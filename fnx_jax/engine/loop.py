@@ -179,11 +179,12 @@ class Engine:
             self._status = self._scheduler.status()  # a round may be long: show who takes part in it
             for emission in run_round(self._steps, self._scheduler, self._clock):
                 self._deliver(emission)
-        except Exception as error:
-            self._fail(error)
-        except BaseException as error:  # an interrupt: emissions may be lost, so no reply may go on as if nothing was
-            self._end_all(f"interrupted: {_describe(error)}")
-            raise
+        except BaseException as error:
+            if isinstance(error, Exception) or threading.current_thread() is self._thread:
+                self._fail(error)
+            else:  # the caller was interrupted: emissions may be lost, so no reply goes on as if nothing was
+                self._end_all(f"interrupted: {_describe(error)}")
+                raise
         self._status = self._scheduler.status()
 
     def _collect(self) -> None:

@@ -105,5 +105,4 @@ def _lane_rows(segment: Segment, begin: int, end: int) -> LaneRows:
     lane, rows = segment.lane, end - begin
     if segment.prompt:
         return LaneRows(lane.index, lane.request.id, prompt=rows)
-    decode = int(begin == 0)  # a window's first row is its pending token
-    return LaneRows(lane.index, lane.request.id, decode=decode, verify=rows - decode)
+    return LaneRows(lane.index, lane.request.id, decode=1, verify=rows - 1)  # a window is whole in one tile

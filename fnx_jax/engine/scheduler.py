@@ -12,7 +12,7 @@ from fnx_jax.engine.conclude import conclude, finish
 from fnx_jax.engine.ending import End
 from fnx_jax.engine.lane import Lane, Waiting
 from fnx_jax.engine.limits import EngineConfig, check_request, reply_limit
-from fnx_jax.engine.pages import PagePool, PageTable
+from fnx_jax.engine.pages import PageError, PagePool, PageTable
 from fnx_jax.engine.plan import Drafts, Planned, assemble, prompt_order, prompt_pieces, windows
 from fnx_jax.engine.records import RoundLog, RoundRecord, record_round
 from fnx_jax.engine.request import Emission, EngineError, Finish, QueueFull, Request, Timing
@@ -100,7 +100,12 @@ class Scheduler:
         return failed
 
     def plan(self) -> Planned | None:
-        """Builds the next round; None where no lane is taken."""
+        """Builds the next round; None where there is nothing to do.
+
+        Raises: PageError where requests wait for pages that no lane holds.
+        """
+        if self._waiting and not self._running():
+            raise PageError(f"{len(self._waiting)} requests wait, no lane is taken, {self.pool.used} pages are held")
         decoding = sorted((lane for lane in self._running() if not lane.filling), key=lambda lane: lane.order)
         filling = [lane for lane in self._running() if lane.filling]
         kept_free = self._steps.row_tile if filling else 0  # drafts may not crowd out prompts

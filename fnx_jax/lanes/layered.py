@@ -1,7 +1,7 @@
 """Host side: the network driven layer by layer, two compiled functions a layer kind, the same two as the one program.
 
-Between a layer's halves the host may look at the picks and bring in experts. Layer weights are arguments, so a kind of
-layer compiles once whatever the depth.
+A kind of layer compiles once whatever the depth, since its weights are arguments; between a layer's halves the host may
+look at the picks. Nothing here waits for the device.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,6 @@ from typing import Any
 import jax
 from jaxtyping import Array, Int
 
-from fnx_jax.families.flash_next.cache import FlashNextCache
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.forward import (
     Mixed,
@@ -25,7 +24,55 @@ from fnx_jax.families.flash_next.forward import (
 from fnx_jax.families.flash_next.params import ModelParams
 from fnx_jax.families.flash_next.residual import embed
 from fnx_jax.families.rows import Rows
+from fnx_jax.lanes.state import LaneState, keep_newest
 from pallas_kernels.sparse_attention import PageTable
+
+
+@dataclass(frozen=True)
+class LayeredPrograms:
+    """One model's layer functions, each jitted alone; `first_half` takes over the buffers of a layer's state."""
+
+    config: FlashNextConfig
+    embed: Callable[..., Any]
+    first_half: Callable[..., Any]
+    second_half: Callable[..., Any]
+    finish: Callable[..., Any]
+
+    def run_rows(
+        self,
+        params: ModelParams,
+        lanes: LaneState,
+        rows: Rows,
+        pages_LP: Int[Array, "L P"],
+        on_layer: Callable[[int, Mixed], None] = lambda layer, mixed: None,
+    ) -> tuple[LaneState, jax.Array]:
+        """Runs a tile as the one program does; `on_layer` is told each layer's halfway point."""
+        streams = self.embed(params.embedding, rows.token_B)
+        states = layer_states(lanes.cache, self.config)
+        for layer, layer_params in enumerate(params.layers):
+            states[layer], mixed = self.first_half(
+                streams, layer_params, states[layer], lanes.cache.folded, rows, pages_LP, self._ngram(rows, layer)
+            )
+            on_layer(layer, mixed)
+            streams = self.second_half(mixed, layer_params)
+        folded, newest = self.finish(lanes.cache.folded, lanes.streams_LN, rows.places, streams)
+        return LaneState(cache=gather_cache(lanes.cache, states, folded, self.config), streams_LN=newest), streams
+
+    def _ngram(self, rows: Rows, layer: int):
+        if layer not in self.config.ngram_layers:
+            return None
+        return rows.ngram_BLE[:, self.config.ngram_layers.index(layer)]
+
+
+def layered_programs(config: FlashNextConfig, page: int) -> LayeredPrograms:
+    """Binds the static facts."""
+    return LayeredPrograms(
+        config=config,
+        embed=jax.jit(lambda embedding, token: embed(embedding, token, config)),
+        first_half=jax.jit(partial(_first_half, config, page), donate_argnums=(2,)),
+        second_half=jax.jit(lambda mixed, layer: add_experts(mixed, layer, config)),
+        finish=jax.jit(_finish),
+    )
 
 
 def _first_half(config: FlashNextConfig, page: int, streams, layer, state, folded_L, rows: Rows, pages_LP, ngram_BE):
@@ -33,43 +80,5 @@ def _first_half(config: FlashNextConfig, page: int, streams, layer, state, folde
     return mix_and_route(streams, layer, config, state, folded_L, rows.places, table, ngram_BE)
 
 
-@dataclass(frozen=True)
-class LayeredPrograms:
-    """embed, mix_and_route and add_experts of one model, each jitted alone."""
-
-    embed: Callable[..., Any]
-    first_half: Callable[..., Any]
-    second_half: Callable[..., Any]
-    folded: Callable[..., Any]
-
-
-def layered_programs(config: FlashNextConfig, page: int) -> LayeredPrograms:
-    """Binds the static facts."""
-    return LayeredPrograms(
-        embed=jax.jit(lambda embedding, token: embed(embedding, token, config)),
-        first_half=jax.jit(partial(_first_half, config, page)),
-        second_half=jax.jit(lambda mixed, layer: add_experts(mixed, layer, config)),
-        folded=jax.jit(folded_after),
-    )
-
-
-def run_layers(
-    programs: LayeredPrograms,
-    config: FlashNextConfig,
-    params: ModelParams,
-    cache: FlashNextCache,
-    rows: Rows,
-    pages_LP: Int[Array, "L P"],
-    on_layer: Callable[[int, Mixed], None] = lambda layer, mixed: None,
-) -> tuple[FlashNextCache, jax.Array]:
-    """Runs a tile as `forward_rows` does, telling `on_layer` each layer's halfway point. Returns the same values."""
-    streams = programs.embed(params.embedding, rows.token_B)
-    states = layer_states(cache, config)
-    for layer, layer_params in enumerate(params.layers):
-        ngram = rows.ngram_BLE[:, config.ngram_layers.index(layer)] if layer in config.ngram_layers else None
-        states[layer], mixed = programs.first_half(
-            streams, layer_params, states[layer], cache.folded, rows, pages_LP, ngram
-        )
-        on_layer(layer, mixed)
-        streams = programs.second_half(mixed, layer_params)
-    return gather_cache(cache, states, programs.folded(cache.folded, rows.places), config), streams
+def _finish(folded_L, streams_LN, places, streams_BN):
+    return folded_after(folded_L, places), keep_newest(streams_LN, places, streams_BN)

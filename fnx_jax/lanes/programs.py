@@ -15,6 +15,7 @@ from jaxtyping import Array, Int
 from fnx_jax.families import Family
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes import sampling, state
+from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
 from fnx_jax.lanes.state import LaneState, keep_newest
 
@@ -26,7 +27,7 @@ TOP_LOGPROBS = 20
 class Programs:
     """Jitted functions of one model.
 
-    rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are donated.
+    rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are taken over.
     logits: (params, streams_BN) -> raw logits_BV.
     commit: (params, state, length_L) -> state, donated.
     draw, draw_adjusted: as in sampling. logprobs: (logits_BV, target_B) as in row_logprobs with TOP_LOGPROBS.
@@ -56,10 +57,14 @@ def run_logits(family: Family, config: Any, params: Any, streams_BN: jax.Array) 
     return family.head_logits(params, config, family.final_hidden(params, config, streams_BN))
 
 
-def programs(family: Family, config: Any, page: int) -> Programs:
-    """Binds the static facts; each program compiles on its first call."""
+def programs(family: Family, config: Any, page: int, layered: bool) -> Programs:
+    """Binds the static facts; each program compiles on its first call.
+
+    layered: `rows` drives the layers one by one, which compiles a kind of layer once; else it is one program.
+    """
+    one = jax.jit(partial(run_rows, family, config, page), donate_argnums=(1,))
     return Programs(
-        rows=jax.jit(partial(run_rows, family, config, page), donate_argnums=(1,)),
+        rows=layered_programs(config, page).run_rows if layered else one,
         logits=jax.jit(partial(run_logits, family, config)),
         commit=jax.jit(partial(state.commit, family, config), donate_argnums=(1,)),
         draw=jax.jit(sampling.draw),

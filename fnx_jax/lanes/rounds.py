@@ -46,7 +46,10 @@ class TileResult:
 
 @dataclass
 class DeviceSteps:
-    """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile."""
+    """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile.
+
+    layered: see lanes.programs; it changes no bit.
+    """
 
     device: Device
     state: LaneState
@@ -55,11 +58,12 @@ class DeviceSteps:
     page: int
     pages: int
     max_rows: int
+    layered: bool = False
     row_tile: int = ROW_TILE
     programs: Programs = field(init=False)
 
     def __post_init__(self) -> None:
-        self.programs = programs(self.device.family, self.device.config, self.page)
+        self.programs = programs(self.device.family, self.device.config, self.page, self.layered)
 
     @property
     def vocabulary(self) -> int:

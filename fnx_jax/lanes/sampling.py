@@ -121,8 +121,8 @@ def adjust(logits_BV: Float32[Array, "B V"], adjustments: Adjustments) -> Float3
     Each product is rounded before the next step, whatever the compiler could contract it with.
     """
     z_BV = logits_BV + adjustments.bias_BV
-    factor_B1 = adjustments.repetition_B[:, None]
-    repeated_BV = jnp.where(z_BV > 0, z_BV / factor_B1, z_BV * factor_B1)
+    factor_B = adjustments.repetition_B
+    repeated_BV = jnp.where(z_BV > 0, _divided(z_BV, factor_B), z_BV * factor_B[:, None])
     z_BV = lax.optimization_barrier(jnp.where(adjustments.seen_BV, repeated_BV, z_BV))
     counts_BV = adjustments.counts_BV
     charge_BV = lax.optimization_barrier(adjustments.frequency_B[:, None] * counts_BV.astype(jnp.float32))
@@ -133,7 +133,7 @@ def scale(adjusted_BV: Float32[Array, "B V"], valid_V: Bool[Array, "V"], params:
     """Masks ids without a token and divides by the temperature; greedy rows are divided by 1."""
     temperature_B = jnp.where(params.temperature_B < GREEDY_BELOW, jnp.float32(1), params.temperature_B)
     masked_BV = jnp.where(valid_V[None], adjusted_BV, -jnp.inf)
-    z_BV = lax.optimization_barrier(masked_BV / temperature_B[:, None])  # computed once for all that read it
+    z_BV = lax.optimization_barrier(_divided(masked_BV, temperature_B))  # computed once for all that read it
     ceiling_B = z_BV.max(axis=1)
     bound_B = lax.optimization_barrier(jnp.log(jnp.maximum(params.min_p_B, jnp.finfo(jnp.float32).tiny)))
     floor_B = jnp.where(params.min_p_B > 0, ceiling_B + bound_B, -jnp.inf)
@@ -206,6 +206,11 @@ def _draw_candidates(scaled: Scaled, params: DrawParams, count: int) -> tuple[ja
     z_BK, ids_BK, kept_BK, complete_B = kept_candidates(scaled, params, count)
     noise_BK = gumbel_noise(params.seed_B2, params.choice_B, params.position_B, ids_BK)
     return _first_largest(jnp.where(kept_BK, z_BK + noise_BK, -jnp.inf), ids_BK), complete_B
+
+
+def _divided(x_BV: jax.Array, divisor_B: jax.Array) -> jax.Array:
+    # Unfenced, the compiler turns division by a broadcast into a product with the reciprocal, which rounds twice.
+    return x_BV / lax.optimization_barrier(jnp.broadcast_to(divisor_B[:, None], x_BV.shape))
 
 
 def _masses(z_BN: jax.Array, ceiling_B: jax.Array) -> jax.Array:

@@ -23,6 +23,7 @@ from fnx_jax.serve.body import read_body
 from fnx_jax.serve.chat import chat_job
 from fnx_jax.serve.completions import completions_job
 from fnx_jax.serve.errors import ApiError, model_not_found
+from fnx_jax.serve.fields import Route
 from fnx_jax.serve.gate import RECORD, REQUEST_ID, Gate, error_response
 from fnx_jax.serve.jobs import Job
 from fnx_jax.serve.service import Service
@@ -39,7 +40,11 @@ def build_app(service: Service) -> Starlette:
     layers = [Middleware(Gate, settings=settings)]
     if settings.allowed_origins:
         cors = Middleware(
-            CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(settings.allowed_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "X-Ignored-Fields"],
         )
         layers.insert(0, cors)
     return Starlette(
@@ -127,30 +132,32 @@ class Routes:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
-        fields = await self._fields(request, "tokenize")
-        return _json(await asyncio.to_thread(tokenize, self._service, fields), fields.headers())
+        return await self._read(request, "tokenize", self._tokens_of(tokenize))
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
-        fields = await self._fields(request, "detokenize")
-        return _json(await asyncio.to_thread(detokenize, self._service, fields), fields.headers())
+        return await self._read(request, "detokenize", self._tokens_of(detokenize))
 
-    async def _reply(self, request: Request, route: Any, build: Callable[[Service, Fields, str], Job]) -> Any:
-        fields = await self._fields(request, route)
+    async def _reply(self, request: Request, route: Route, build: Callable[[Service, Fields, str], Job]) -> Any:
         record = request.scope[RECORD]
-        request_id = fields.get("request_id", record.id)
-        if not REQUEST_ID.fullmatch(request_id):
-            raise refuse("request_id", "must be 1 to 128 letters, digits or . _ : -")
-        # Rendering and encoding a long prompt would hold up every stream.
-        job = await asyncio.to_thread(build, self._service, fields, request_id)
+        job = await self._read(request, route, lambda fields: build(self._service, fields, _id_of(fields, record.id)))
         return await answer(self._service, job, record, request.receive)
 
-    async def _fields(self, request: Request, route: Any) -> Fields:
+    async def _read(self, request: Request, route: Route, work: Callable[[Fields], Any]) -> Any:
+        """Reads and checks the body, then does `work` with it."""
         self._service.ready()
         body = await read_body(request, self._service.settings.max_body_bytes)
-        fields = read_fields(route, body)
-        self._service.ignored.note(fields.ignored)
-        return fields
+
+        def checked() -> Any:
+            fields = read_fields(route, body)
+            self._service.ignored.note(fields.ignored)
+            return work(fields)
+
+        # Reading, rendering and encoding a long prompt would hold up every stream.
+        return await asyncio.to_thread(checked)
+
+    def _tokens_of(self, work: Callable[[Service, Fields], dict[str, Any]]) -> Callable[[Fields], Response]:
+        return lambda fields: _json(work(self._service, fields), fields.headers())
 
     def _card(self, name: str) -> dict[str, Any]:
         model = self._service.ready()
@@ -163,6 +170,13 @@ class Routes:
             "parent": None,
             "max_model_len": model.context,
         }
+
+
+def _id_of(fields: Fields, otherwise: str) -> str:
+    request_id = fields.get("request_id", otherwise)
+    if not REQUEST_ID.fullmatch(request_id):
+        raise refuse("request_id", "must be 1 to 128 letters, digits or . _ : -")
+    return request_id
 
 
 def _json(value: Any, headers: dict[str, str] | None = None) -> Response:

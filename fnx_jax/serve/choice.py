@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from fnx_jax.engine.request import Emission, Finish, Request, TokenLogprobs
 from fnx_jax.serve.deltas import Delta, merged
-from fnx_jax.serve.markup import MARKUP
 from fnx_jax.serve.transcript import Transcript
 
 
@@ -67,8 +66,9 @@ class Choice:
     @property
     def stop_reason(self) -> str | int | None:
         """The stop string or stop id that ended the reply."""
-        reason = self.finish.stop_reason if self.finish else None
-        return None if reason == MARKUP.call_close and self.transcript.calls else reason
+        if self.finish is None or self.transcript.called:
+            return None
+        return self.finish.stop_reason
 
     @property
     def token_sha(self) -> str:

@@ -23,14 +23,14 @@ class StopSignals:
         self.asked = asyncio.Event()
         self._leave = leave
 
-    def ask(self, number: int = signal.SIGTERM) -> None:
+    def ask(self, number: int) -> None:
         """What a signal does. On the event loop."""
         if self.asked.is_set():
             self._leave(128 + number)
         self.asked.set()
 
     def install(self) -> None:
-        """Takes over SIGINT and SIGTERM, where this is the main thread; elsewhere only `ask` stops."""
+        """Takes over SIGINT and SIGTERM, where this is the main thread; elsewhere there are none."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.ask, number)

@@ -113,10 +113,10 @@ class ServerRun:
                 return runner.run(self._main(_Server(config), listener))
 
     def stop(self) -> None:
-        """Does what a stop signal does."""
+        """Asks for an orderly end, as the first stop signal does; may be called again."""
         if self._loop is not None and self._signals is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._signals.ask)
+                self._loop.call_soon_threadsafe(self._signals.asked.set)
 
     async def _main(self, server: "_Server", listener: socket.socket) -> int:
         self._loop, self._signals = asyncio.get_running_loop(), StopSignals(self._leave)

@@ -74,11 +74,14 @@ class Transcript:
         return self._tools.calls if self._tools else 0
 
     @property
+    def called(self) -> bool:
+        """Whether the one call that was wanted is complete, which ends the reply."""
+        return self._tools is not None and self._tools.done
+
+    @property
     def stop(self) -> str | None:
         """What in the text has ended the reply: a stop string, or the closing tag of the one call wanted."""
-        if self._tools and self._tools.done:
-            return self._rules.markup.call_close
-        return self._stop.hit
+        return self._rules.markup.call_close if self.called else self._stop.hit
 
     def push(self, token: int) -> list[Delta]:
         """Takes the next token; returns the deltas it makes certain."""

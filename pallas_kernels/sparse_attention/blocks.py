@@ -57,12 +57,41 @@ def block_scores(
     return jax.lax.fori_loop(0, chunks, chunk, scores)[:, :blocks]
 
 
-def keep_blocks(score_BN: Float[Array, "B N"], keep: int) -> tuple[Int[Array, "B K"], Int[Array, " B"]]:
-    """Returns the kept block ids of each row, ascending, and how many of them count; the rest are N."""
+def keep_blocks(
+    score_BN: Float[Array, "B N"], seen_B: Int[Array, " B"], keep: int
+) -> tuple[Int[Array, "B K"], Int[Array, " B"]]:
+    """Chooses the `keep` highest scores among each row's first seen_B blocks, ties to the lower block.
+
+    Args: score_BN: not negative where a block is seen. keep: at most N of them count.
+    Returns: kept block ids ascending, K = min(keep, N) places of which the first count_B are real; and count_B.
+    """
     blocks = score_BN.shape[1]
-    score, block = jax.lax.top_k(score_BN, min(keep, blocks))
-    kept = score >= 0
-    return jnp.sort(jnp.where(kept, block, blocks), axis=-1), jnp.sum(kept, axis=-1, dtype=jnp.int32)
+    count_B = jnp.minimum(seen_B, keep)
+    all_kept = jnp.broadcast_to(jnp.arange(min(keep, blocks), dtype=jnp.int32), (score_BN.shape[0], min(keep, blocks)))
+    kept = jax.lax.cond(
+        jnp.any(seen_B > keep), lambda: _highest(score_BN, seen_B, count_B, all_kept.shape[1]), lambda: all_kept
+    )
+    return kept, count_B
+
+
+def _highest(score_BN: Array, seen_B: Array, count_B: Array, places: int) -> Array:
+    """Ids of the count_B highest, ascending. Only counts are taken, so no order of evaluation can matter."""
+    block = jnp.arange(score_BN.shape[1], dtype=jnp.int32)[None, :]
+    # Bits of floats that are not negative ascend as the floats do.
+    rank = jax.lax.bitcast_convert_type(score_BN + jnp.float32(0), jnp.int32)
+    rank = jnp.where(block < seen_B[:, None], rank, -1)
+
+    def try_bit(i: jax.Array, border_B: jax.Array) -> jax.Array:
+        higher_B = border_B | (jnp.int32(1) << (30 - i))
+        enough = jnp.sum(rank >= higher_B[:, None], axis=1, dtype=jnp.int32) >= count_B
+        return jnp.where(enough, higher_B, border_B)
+
+    border_B = jax.lax.fori_loop(0, 31, try_bit, jnp.zeros_like(count_B))
+    above, level = rank > border_B[:, None], rank == border_B[:, None]
+    room_B = count_B - jnp.sum(above, axis=1, dtype=jnp.int32)
+    kept = above | (level & (jnp.cumsum(level, axis=1, dtype=jnp.int32) <= room_B[:, None]))
+    filled_BN = jnp.cumsum(kept, axis=1, dtype=jnp.int32)
+    return jax.vmap(lambda filled: jnp.searchsorted(filled, jnp.arange(1, places + 1, dtype=jnp.int32)))(filled_BN)
 
 
 def _batched_dot(q_BHD: Array, k_BND: Array) -> Array:

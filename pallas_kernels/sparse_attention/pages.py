@@ -21,10 +21,16 @@ class PageTable:
 
 
 def _write(pool: Array, flat_B: Array, live_B: Array, value: Array) -> Array:
-    pages, per_page = pool.shape[:2]
-    units = pool.reshape(pages * per_page, *pool.shape[2:])
-    index = jnp.where(live_B, flat_B, pages * per_page)
-    return units.at[index].set(value.astype(pool.dtype), mode="drop").reshape(pool.shape)
+    value = value.astype(pool.dtype)
+
+    def one(b: Array, units: Array) -> Array:
+        old = jax.lax.dynamic_index_in_dim(units, flat_B[b], keepdims=False)
+        new = jnp.where(live_B[b], value[b], old)
+        return jax.lax.dynamic_update_index_in_dim(units, new, flat_B[b], 0)
+
+    # A scatter of bfloat16 would widen the whole pool on CPUs; updates of single units stay in place.
+    units = jax.lax.fori_loop(0, flat_B.shape[0], one, pool.reshape(-1, *pool.shape[2:]))
+    return units.reshape(pool.shape)
 
 
 def write_rows(

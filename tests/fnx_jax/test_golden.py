@@ -1,16 +1,20 @@
 """The row programs reproduce what the reference computes on tiny models: logits, picks, caches, greedy ids, drafts."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fnx_jax.families.flash_next.mtp import mtp_logits, mtp_rows
-from fnx_jax.lanes.layered import layered_programs, run_layers
+from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.state import empty_state
+from fnx_jax.lanes.teacher import logits as logits_of
 from fnx_jax.lanes.tiles import cut, padded
 from pallas_kernels.gated_delta import RowPlaces
 from tests.fnx_jax.cases import CASES, Piece, distance, plan
+from tests.fnx_jax.lanes.views import assert_same, lane_view
 
 LIMIT = 1e-4
 
@@ -71,31 +75,35 @@ def newest(ring, rows, count, channels):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_layer_by_layer_equals_the_one_program_and_picks_match(name, exact_model, golden_case):
+def test_picks_match(name, exact_model, golden_case):
     model, case = exact_model(name), golden_case(name)
     steps, config, tokens = model.steps, model.config, case["p0.input_ids"]
-    whole = model.logits(tokens)
-    programs, cache = layered_programs(config, steps.page), fresh(steps).cache
+    programs, lanes = layered_programs(config, steps.page), fresh(steps)
     picks = [[] for _ in config.layer_kinds]
-    logits = []
     for start in range(0, len(tokens), 16):
         piece = plan(steps, [Piece(0, tokens, start, min(start + 16, len(tokens)))])
         (tile,) = cut(piece)
-        rows = tile_rows(steps, piece, tile)
-        cache, streams = run_layers(
-            programs,
-            config,
+        lanes, _ = programs.run_rows(
             steps.device.params,
-            cache,
-            rows,
+            lanes,
+            tile_rows(steps, piece, tile),
             piece.pages_LP,
             lambda layer, mixed, live=tile.live: picks[layer].append(np.asarray(mixed.picks.expert_BA)[:live]),
         )
-        logits.append(np.asarray(steps.programs.logits(steps.device.params, streams))[: tile.live])
-    assert np.array_equal(np.concatenate(logits), whole)
     for layer, found in enumerate(picks):
         wanted = np.sort(case[f"p0.fp32.router_ids.{layer}"], axis=-1)
         assert np.array_equal(np.concatenate(found), wanted)
+
+
+@pytest.mark.parametrize("name", ["base", "official_names"])
+def test_layer_by_layer_equals_the_one_program(name, exact_model, golden_case):
+    model, tokens = exact_model(name), golden_case(name)["p0.input_ids"]
+    steps, whole = model.steps, model.logits(tokens)
+    assert steps.layered
+    layered = lane_view(steps, 0, len(tokens), np.arange(steps.pages).reshape(steps.lanes, -1))
+    one = replace(steps, layered=False, state=fresh(steps))
+    assert np.array_equal(logits_of(one, tokens), whole)
+    assert_same(lane_view(one, 0, len(tokens), np.arange(steps.pages).reshape(steps.lanes, -1)), layered)
 
 
 def tile_rows(steps, planned, tile):

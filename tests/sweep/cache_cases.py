@@ -29,10 +29,10 @@ def delta_cases() -> dict[str, Case]:
     live = np.arange(ROWS) < 15
     places = RowPlaces(lane, position, live, np.arange(ROWS) % 16 > 12)
     state = DeltaState(committed=normal(9, LANES, 6, 128, 128), ring=normal(10, LANES, 32, CHANNELS + 12))
-    folded = np.array([0, 15, 1], np.int32)
+    folded = np.array([0, 15, 1], np.int32)  # lane 1 starts anew, lane 2 has rows to take in first
 
     def rows(tile: tuple, shared: tuple) -> tuple:
-        return gated_delta_rows(shared[1], folded, places, *tile, shared[0], SIZES)
+        return gated_delta_rows(shared[1], jnp.asarray(folded), jax.tree.map(jnp.asarray, places), *tile, shared[0], SIZES)
 
     return {
         "depthwise": Case(depthwise, tiles(11, 4, 2560), normal(12, 2560, 4)),

@@ -27,8 +27,7 @@ def _evaluate(jaxpr: Any, consts: list, args: list, seen: list[jax.Array]) -> li
         if eqn.primitive.name in ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"):
             results = _evaluate(inner.jaxpr, inner.consts, operands, seen)
         else:
-            functions, params = eqn.primitive.get_bind_params(eqn.params)
-            results = eqn.primitive.bind(*functions, *operands, **params)
+            results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
             results = results if eqn.primitive.multiple_results else [results]
             seen.extend(results)
         values.update(zip(eqn.outvars, results, strict=True))

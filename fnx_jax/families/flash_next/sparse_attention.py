@@ -66,7 +66,7 @@ def sparse_attention_block(
     pages = store(pages, projected, params, config, table, places)
     seen = (places.position_B + 1) // config.block
     scores = op.block_scores(projected.index_query, pages.pooled, table, seen)
-    kept, count = op.keep_blocks(scores, config.kept_blocks)
+    kept, count = op.keep_blocks(scores, seen, config.kept_blocks)
     out = op.attend(
         projected.query, pages.key, pages.value, table, kept, count, places.position_B, config.block
     )

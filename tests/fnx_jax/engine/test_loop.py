@@ -159,6 +159,28 @@ def test_interrupted_run_leaves_nothing_behind():
     assert gather(engine.run([request])["a"])["a"].end == plain(request)
 
 
+@pytest.mark.parametrize("threaded", [False, True])
+def test_interrupt_between_two_deliveries_leaves_nobody_without_a_last_word(threaded, caplog):
+    def interrupt(emission):
+        if emission.finish and emission.finish.reason == "length":
+            raise KeyboardInterrupt
+
+    engine, sampling = Engine(FakeSteps()), SamplingParams(temperature=0, max_tokens=3)
+    engine.submit(Request("a", (1,), sampling), interrupt)
+    ended, running = submit(engine, Request("b", (1,), sampling), Request("c", (1,), FOREVER))
+    with caplog.at_level(logging.ERROR):
+        if threaded:
+            engine.start()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                engine.run([Request("d", (1,), FOREVER)])
+        for inbox in (ended, running):
+            assert inbox.reply.last.reason == "error" and "KeyboardInterrupt" in (inbox.reply.last.error or "")
+            assert len(inbox.reply.tokens) == 2
+    assert idle(engine) and (engine.failed is not None) == threaded
+    engine.stop()
+
+
 @pytest.mark.parametrize("phase", ["queued", "filling", "decoding", "inbox"])
 def test_cancel_ends_a_request_in_any_phase_and_no_other(gate, phase):
     steps = FakeSteps(lanes=1 if phase == "queued" else 2, max_rows=8, row_tile=4, before=gate)

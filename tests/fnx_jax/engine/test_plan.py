@@ -103,9 +103,11 @@ def test_measured_round_times_replace_stall_rows():
         scheduler.conclude(plan, steps.round(plan.plan), seconds)
         return pieces(plan)
 
+    scheduler.submit(request("x", 5))
+    assert [conclude(9.0), conclude(0.010)] == [[("x", 5, 0)], [("x", 0, 1)]]
+    scheduler.cancel(["x"])
     scheduler.submit(request("a", 5))
-    conclude(9.0)
-    conclude(0.010)
+    conclude(9.0)  # prompt rows alone: not what a reply would wait for
     scheduler.submit(request("b", 80))
     assert conclude(0.030) == [("a", 0, 1), ("b", 20, 0)]  # 1 ms a prompt row, beside 10 ms
     assert conclude(0.050) == [("a", 0, 1), ("b", 40, 0)]

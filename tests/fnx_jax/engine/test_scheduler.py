@@ -14,7 +14,7 @@ from fnx_jax.engine.draws import DrawArrays
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.lane import Lane
 from fnx_jax.engine.limits import EngineConfig
-from fnx_jax.engine.pages import PagePool, PageTable
+from fnx_jax.engine.pages import PageError, PagePool, PageTable
 from fnx_jax.engine.request import EngineError, QueueFull, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
@@ -288,6 +288,15 @@ def test_failed_admission_ends_its_own_request_only(monkeypatch):
     assert finish and finish.reason == "error" and finish.error == "not started: MemoryError: no room"
     for request in requests:
         assert request.id == "r1" or replies[request.id].end == plain(request)
+
+
+def test_requests_that_wait_for_lost_pages_are_an_error_and_not_a_loop():
+    steps = FakeSteps(lanes=1)
+    scheduler = Scheduler(steps)
+    scheduler.pool.alloc(9)
+    scheduler.submit(Request("a", (1,), SamplingParams(max_tokens=100)))
+    with pytest.raises(PageError, match="1 requests wait, no lane is taken, 9 pages"):
+        list(serve_rounds(steps, scheduler))
 
 
 def test_failed_round_leaves_every_request_to_be_ended_by_fail():

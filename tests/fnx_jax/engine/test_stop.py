@@ -60,8 +60,9 @@ def test_text_is_held_back_only_while_it_can_become_a_stop():
 
 
 def test_match_that_does_not_count_is_passed_over():
-    matcher = StopMatcher(["aa"])
+    matcher = StopMatcher(["aa", "wxyz"])
     assert matcher.feed("aa", counts=False) is None
+    assert matcher.safe == 1
     assert matcher.feed("b") is None
     assert matcher.safe == 3
     assert (matcher.feed("aa"), matcher.cut) == ("aa", 3)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fnx_jax.lanes.sampling import Adjustments, draw, draw_adjusted
+from fnx_jax.lanes.sampling import Adjustments, adjust, draw, draw_adjusted, scale
 from tests.fnx_jax.lanes.sampling_oracle import (
     KINDS,
     WIDE,
@@ -83,6 +83,20 @@ def oracle_adjusted(logits_V: np.ndarray, adjustments: Adjustments, row: int) ->
     z_V = logits_V + a.bias_BV
     z_V = np.where(a.seen_BV, np.where(z_V > 0, z_V / a.repetition_B, z_V * a.repetition_B), z_V)
     return z_V - a.frequency_B * a.counts_BV.astype(np.float32) - a.presence_B * (a.counts_BV > 0)
+
+
+def test_adjusted_logits_have_the_bits_of_rounding_every_step():
+    logits_BV, adjustments = normal_logits(4, V), adjustments_of(4, seed=6)
+    adjusted_BV = jax.jit(adjust)(jnp.asarray(logits_BV), adjustments)
+    assert np.array_equal(adjusted_BV, [oracle_adjusted(logits_BV[b], adjustments, b) for b in range(4)])
+
+
+def test_scaled_logits_have_the_bits_of_a_float32_division():
+    logits_BV, temperature_B = normal_logits(4, V), np.array([0.7, 1.3, 3.1, 1e-5], np.float32)
+    params = params_of([Row(temperature=float(t)) for t in temperature_B])
+    z_BV = jax.jit(scale)(jnp.asarray(logits_BV), all_valid(V), params).z_BV
+    assert np.array_equal(z_BV, logits_BV / temperature_B[:, None])
+    assert not np.array_equal(z_BV, logits_BV * (1 / temperature_B)[:, None])
 
 
 @pytest.mark.parametrize("seed", [3, 4])

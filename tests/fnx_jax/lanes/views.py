@@ -7,12 +7,14 @@ from fnx_jax.lanes.rounds import DeviceSteps
 from tests.fnx_jax.cases import page_table
 
 
-def lane_view(steps: DeviceSteps, lane: int, length: int) -> dict[str, np.ndarray]:
+def lane_view(
+    steps: DeviceSteps, lane: int, length: int, pages_LP: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
     """The live part of every leaf of one lane that holds `length` rows. Raises KeyError for a leaf nobody described."""
     config = steps.device.config
     rows = np.arange(length)
     back = {"ring": config.delta_taps - 1, "ngram": (config.ngram_taps - 1) * config.ngram_size}
-    pages = page_table(steps)[lane]
+    pages = (page_table(steps) if pages_LP is None else pages_LP)[lane]
 
     def paged(leaf: np.ndarray, units: np.ndarray) -> np.ndarray:
         return leaf[pages[units // leaf.shape[1]], units % leaf.shape[1]]

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -129,7 +130,7 @@ class Script:
 
     reply: ids of requests submitted from now on; afterwards the end token, or hashed tokens where `ends` is False.
     draft: how many tokens to propose after `count` reply tokens. gate: rounds wait while it is cleared.
-    requests: all that were submitted.
+    requests: all that were submitted. begun: rounds begun.
     """
 
     def __init__(self) -> None:
@@ -139,6 +140,7 @@ class Script:
         self.gate = threading.Event()
         self.gate.set()
         self.requests: list[Request] = []
+        self.begun = 0
         self._replies: list[tuple[tuple[int, ...], list[int] | None]] = []
 
     def say(self, text: str | Sequence[int] | None, ends: bool = True, draft: int = 0) -> None:
@@ -146,6 +148,11 @@ class Script:
         self.reply = ids(text) if isinstance(text, str) else None if text is None else list(text)
         self.ends = ends
         self.draft = lambda count: draft
+
+    def begin(self, number: int) -> None:
+        """Waits at the gate before a round."""
+        self.begun = number + 1
+        self.gate.wait()
 
     def note(self, request: Request) -> None:
         """Ties a request to the reply of the moment."""
@@ -195,7 +202,7 @@ def fake_model(
         context=context,
         vocabulary=tokenizer().size,
         script=script.next,
-        before=lambda number: script.gate.wait() and None,
+        before=script.begin,
         **options,
     )
     on_record = start.on_round if start else None
@@ -269,3 +276,17 @@ def running(settings: ServerSettings | None = None, **model: Any) -> Iterator[Te
         run.stop()
         thread.join(20)
         assert codes == [0], "the server did not end in order"
+
+
+def wait_for(done: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Waits until `done`; a stuck server fails the test, its pace does not."""
+    end_s = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
+def idle(server: TestServer) -> bool:
+    """Whether no request has a lane, waits for one, or holds a page."""
+    status = server.engine.status()
+    return (status.running, status.filling, status.waiting, status.pages_used) == (0, 0, 0, 0)

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from fnx_jax.serve.errors import ApiError
-from fnx_jax.serve.fields import FIELDS, document, fields_of
+from fnx_jax.serve.fields import FIELDS, Route, document, fields_of
 from fnx_jax.serve.sampling import NEUTRAL, Limits, reply_limit, sampling_defaults, sampling_params
 from fnx_jax.serve.validate import Fields, IgnoredOnce, read_fields
 
 LIMITS = Limits(context=100, vocabulary=50, max_n=4)
 
 
-def read(route="chat", **values) -> Fields:
+def read(route: Route = "chat", /, **values) -> Fields:
     return read_fields(route, json.dumps(values).encode())
 
 

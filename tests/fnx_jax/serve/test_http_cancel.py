@@ -1,22 +1,15 @@
 """A client that leaves, at any phase, leaves nothing behind; one that stops reading is dropped."""
 
+import asyncio
 import json
 import socket
-import time
-from collections.abc import Callable
 
 import pytest
 
+from fnx_jax.serve.app import build_app
+from fnx_jax.serve.service import Service
 from fnx_jax.serve.settings import ServerSettings
-from tests.fnx_jax.serve.support import TestServer, running
-
-
-def wait_for(done: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Waits until `done`; a stuck server fails the test, its pace does not."""
-    end_s = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.005)
+from tests.fnx_jax.serve.support import Script, TestServer, fake_model, idle, running, wait_for
 
 
 def send(server: TestServer, path: str = "/v1/completions", **body) -> socket.socket:
@@ -27,11 +20,6 @@ def send(server: TestServer, path: str = "/v1/completions", **body) -> socket.so
     connection = socket.create_connection((host, port), timeout=10)
     connection.sendall(head.encode() + data)
     return connection
-
-
-def idle(server: TestServer) -> bool:
-    status = server.engine.status()
-    return (status.running, status.filling, status.waiting, status.pages_used) == (0, 0, 0, 0)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "streamed"])
@@ -51,6 +39,7 @@ def test_leaving_while_queued(stream):
         wait_for(lambda: len(server.run.service.streams) == 1)
         server.script.gate.set()
         assert first.recv(65536).startswith(b"HTTP/1.1 200")
+        first.close()
         wait_for(lambda: idle(server))
         assert server.engine.status().finished["abort"] == 1
 
@@ -59,7 +48,7 @@ def test_leaving_while_the_prompt_is_filled(stream):
     with running(max_rows=16) as server:
         server.script.gate.clear()
         connection = send(server, prompt=[5] * 400, stream=stream)
-        wait_for(lambda: server.engine.status().waiting == 1 or server.engine.status().filling == 1)
+        wait_for(lambda: server.script.begun == 1)
         connection.close()
         wait_for(lambda: not server.run.service.streams)
         server.script.gate.set()
@@ -105,17 +94,29 @@ def test_many_that_leave_leak_nothing(stream):
 
 
 def test_one_that_stops_reading_is_dropped():
-    settings = ServerSettings(port=0, quiet=True, stream_bound=8)
-    with running(settings, context=4096, max_rows=16) as server:
-        server.script.say(None)
-        host, port = server.run.address
-        with socket.socket() as reader:
-            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            reader.connect((host, port))
-            fat = {"prompt": [5] * 2, "max_tokens": 4000, "ignore_eos": True, "stream": True, "logprobs": 20, "n": 4}
-            data = json.dumps(fat).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
-            reader.sendall(head.encode() + data)
-            wait_for(lambda: server.engine.status().finished["abort"] == 4, 30)
-            assert idle(server)
-        assert server.complete("x", max_tokens=2).is_success
+    script = Script()
+    script.say(None)
+    settings = ServerSettings(quiet=True, stream_bound=8)
+    service = Service(settings)
+    model = fake_model(script)
+    service.become_ready(model)
+    body = json.dumps({"prompt": [5] * 2, "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 2}).encode()
+    requests = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[str] = []
+
+    async def receive():
+        if requests:
+            return requests.pop()
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message["type"])
+        if len(sent) > 5:
+            await asyncio.Event().wait()
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+    asyncio.run(asyncio.wait_for(build_app(service)(scope, receive, send), 20))  # type: ignore[arg-type]
+    assert len(sent) == 6
+    wait_for(lambda: model.engine.status().finished["abort"] == 2)
+    assert not service.streams
+    model.engine.stop()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fnx_jax.serve.settings import ServerSettings
-from tests.fnx_jax.serve.support import WEATHER, TestServer, running
+from tests.fnx_jax.serve.support import WEATHER, TestServer, idle, running, wait_for
 
 HELLO = [{"role": "user", "content": "Hello"}]
 KINDS = {400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowedError", 413: "PayloadTooLargeError"}
@@ -117,7 +117,9 @@ def test_paths_methods_and_models_that_are_not_there(server):
 
 def test_other_content_types_are_refused(server):
     check(post(server, "/v1/completions", b"prompt=a", **{"content-type": "application/x-www-form-urlencoded"}), 415)
-    assert post(server, "/tokenize", b'{"prompt": "a"}', **{"content-type": "application/json; charset=utf-8"}).is_success
+    assert post(
+        server, "/tokenize", b'{"prompt": "a"}', **{"content-type": "application/json; charset=utf-8"}
+    ).is_success
 
 
 def test_request_ids_are_echoed_when_they_are_harmless(server):
@@ -149,6 +151,7 @@ def test_a_full_queue_is_told_and_touches_nothing():
         error = check(response, 429)
         assert error["code"] == "queue_full" and response.headers["retry-after"]
         server.script.gate.set()
+        wait_for(lambda: idle(server))
         assert server.chat().is_success
 
 

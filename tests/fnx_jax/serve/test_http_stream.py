@@ -8,7 +8,7 @@ import pytest
 from fnx_jax.engine.fake import Faults
 from fnx_jax.serve.settings import ServerSettings
 from tests.fnx_jax.serve.joining import join_chat, join_completion, plain_chat, plain_completion
-from tests.fnx_jax.serve.support import CALL, WEATHER, TestServer, byte_ids, events, ids, running
+from tests.fnx_jax.serve.support import CALL, WEATHER, byte_ids, events, ids, running
 
 HELLO = [{"role": "user", "content": "Hello"}]
 REPLIES = [
@@ -155,8 +155,3 @@ def test_streams_side_by_side_do_not_mix(server):
     for thread in threads:
         thread.join()
     assert joined == {prompt: text.removeprefix("</think>") for prompt, text in texts.items()}
-
-
-def test_test_server_is_free_afterwards(server: TestServer):
-    status = server.engine.status()
-    assert (status.running, status.filling, status.waiting, status.pages_used) == (0, 0, 0, 0)

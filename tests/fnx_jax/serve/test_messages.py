@@ -8,9 +8,9 @@ from fnx_jax.serve.messages import normalise
 USER = {"role": "user", "content": "hi"}
 
 
-def refused(messages, late="refuse") -> str:
+def refused(messages) -> str:
     with pytest.raises(ApiError) as fault:
-        normalise(messages, late)
+        normalise(messages)
     assert fault.value.status == 400
     assert fault.value.param is not None
     return fault.value.param

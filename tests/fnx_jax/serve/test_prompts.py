@@ -1,7 +1,10 @@
 """A conversation's text: template helpers, thinking and effort, tools, an open last message."""
 
+from pathlib import Path
+
 import pytest
 
+import checkpoints
 from fnx_jax.serve.assets import AssetError, read_text_assets
 from fnx_jax.serve.errors import ApiError
 from fnx_jax.serve.markup import MARKUP
@@ -156,3 +159,12 @@ def test_missing_and_broken_files_are_named(tmp_path):
     write_assets(tmp_path, generation_config__json="{")
     with pytest.raises(AssetError, match=r"generation_config\.json"):
         read_text_assets(tmp_path)
+
+
+def test_the_embedded_demo_has_its_text_files():
+    demo = read_text_assets(Path(checkpoints.__file__).parent / "demo")
+    assert demo.template is not None and len(demo.eos_token_ids) == 2
+    fields = Fields({"messages": [{"role": "developer", "content": "be brief"}, USER], "tools": [WEATHER]})
+    prompt = render_prompt(fields, read_offer(fields), demo, MARKUP, "refuse")
+    assert prompt.in_reasoning and demo.tokenizer.decode(prompt.ids) == prompt.text
+    assert demo.tokenizer.id_of("</think>") is not None and demo.tokenizer.id_of("<tool_call>") is not None

@@ -48,7 +48,11 @@ CASES = {
         "",
         [("get_weather", '{"days": 3, "city": "Zürich"}')],
     ),
-    "literal tag in prose": ("The `<tool_call>` tag is <tool_call> it.", "The `<tool_call>` tag is <tool_call> it.", []),
+    "literal tag in prose": (
+        "The `<tool_call>` tag is <tool_call> it.",
+        "The `<tool_call>` tag is <tool_call> it.",
+        [],
+    ),
     "tag before a call": (f"<tool_call>{CALL}", "<tool_call>", [BERN]),
     "unknown function": (UNKNOWN, UNKNOWN, []),
     "unknown, then known": (UNKNOWN + CALL, UNKNOWN, [BERN]),

@@ -51,7 +51,9 @@ def delta_inputs(
     """Convolves, activates and splits raw rows; gates_BH holds b then a."""
     rows, keys = taps_BTC.shape[0], sizes.key_heads * sizes.key_size
     mixed = jax.nn.silu(depthwise(taps_BTC, weights.conv_CT))
-    q = l2_normalise(mixed[:, :keys].reshape(rows, sizes.key_heads, sizes.key_size)) * jnp.float32(sizes.key_size**-0.5)
+    q = l2_normalise(mixed[:, :keys].reshape(rows, sizes.key_heads, sizes.key_size))
+    # Fenced: a product with a constant would merge with a caller's constant.
+    q = jax.lax.optimization_barrier(q * jnp.float32(sizes.key_size**-0.5))
     k = l2_normalise(mixed[:, keys : 2 * keys].reshape(rows, sizes.key_heads, sizes.key_size))
     v = mixed[:, 2 * keys :].reshape(rows, sizes.value_heads, sizes.value_size)
     b, a = jnp.split(gates_BH, 2, axis=-1)

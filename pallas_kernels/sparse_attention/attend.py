@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.sparse_attention.pages import PageTable, read_units
+from pallas_kernels.sparse_attention.pages import PageTable, read_units, value_dtype
 from pallas_kernels.tree_sum import tree_sum
 
 PART = 16
@@ -42,7 +42,7 @@ def attend(
     """
     rows, heads, size = q_BHK.shape
     groups = key_PSGK.shape[2]
-    q = (q_BHK.reshape(rows, groups, heads // groups, size) * jnp.float32(1 / math.sqrt(size))).astype(key_PSGK.dtype)
+    q = (q_BHK.reshape(rows, groups, heads // groups, size) * jnp.float32(1 / math.sqrt(size))).astype(value_dtype(key_PSGK))
     padded = jnp.pad(kept_BK, ((0, 0), (0, -kept_BK.shape[1] % PART)))
     offset = jnp.arange(block, dtype=jnp.int32)
 

@@ -20,17 +20,25 @@ class PageTable:
         return jnp.maximum(page, 0) * per_page + unit_BU % per_page
 
 
+def pool_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """How a pool stores values of `dtype`: bfloat16 as its bits.
+
+    CPU programs widen a whole bfloat16 array to update one row of it; integers stay in place.
+    """
+    return jnp.dtype(jnp.uint16) if dtype == jnp.bfloat16 else jnp.dtype(dtype)
+
+
+def value_dtype(pool: Array) -> jnp.dtype:
+    """The dtype of the values that a pool stores."""
+    return jnp.dtype(jnp.bfloat16) if pool.dtype == jnp.uint16 else pool.dtype
+
+
 def _write(pool: Array, flat_B: Array, live_B: Array, value: Array) -> Array:
-    value = value.astype(pool.dtype)
-
-    def one(b: Array, units: Array) -> Array:
-        old = jax.lax.dynamic_index_in_dim(units, flat_B[b], keepdims=False)
-        new = jnp.where(live_B[b], value[b], old)
-        return jax.lax.dynamic_update_index_in_dim(units, new, flat_B[b], 0)
-
-    # A scatter of bfloat16 would widen the whole pool on CPUs; updates of single units stay in place.
-    units = jax.lax.fori_loop(0, flat_B.shape[0], one, pool.reshape(-1, *pool.shape[2:]))
-    return units.reshape(pool.shape)
+    units = pool.reshape(-1, *pool.shape[2:])
+    stored = value.astype(value_dtype(pool))
+    if stored.dtype != pool.dtype:
+        stored = jax.lax.bitcast_convert_type(stored, pool.dtype)
+    return units.at[jnp.where(live_B, flat_B, units.shape[0])].set(stored, mode="drop").reshape(pool.shape)
 
 
 def write_rows(
@@ -47,6 +55,7 @@ def write_blocks(
     return _write(pool, table.units(block_B[:, None], pool.shape[1])[:, 0], done_B, key)
 
 
-def read_units(pool: Float[Array, "P S ..."], flat_BU: Int[Array, "B U"]) -> Array:
-    """Gathers units by flat index: [B, U, ...]."""
-    return pool.reshape(-1, *pool.shape[2:])[flat_BU]
+def read_units(pool: Array, flat_BU: Int[Array, "B U"]) -> Array:
+    """Gathers units by flat index: [B, U, ...], in the dtype of the values."""
+    units = pool.reshape(-1, *pool.shape[2:])[flat_BU]
+    return units if pool.dtype == value_dtype(pool) else jax.lax.bitcast_convert_type(units, value_dtype(pool))

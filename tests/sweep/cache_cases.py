@@ -79,7 +79,7 @@ def index_cases() -> dict[str, Case]:
     def scores(tile: tuple, pool: jax.Array) -> tuple:
         q, pages, seen = tile
         found = block_scores(q, pool, PageTable(pages, PAGE), seen)
-        return found, keep_blocks(found, 40)
+        return found, keep_blocks(found, seen, 40)
 
     def means(tile: tuple, pool: jax.Array) -> jax.Array:
         return block_means(pool, PageTable(tile[0], PAGE), tile[1], BLOCK)

@@ -5,14 +5,15 @@ whatever the number of cases.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from tests.sweep.case import ROWS, TILES, Case, Cases, Tree
+from tests.sweep.case import ROWS, TILES, Case, Cases, Tree, normal
 from tests.sweep.intermediates import with_intermediates
 
 Compared = dict[str, list[tuple[Tree, Tree]]]
@@ -36,148 +37,130 @@ def flat(case: Case, rows: int) -> Tree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], stacked(case))
 
 
-def _run(cases: Cases, program: Callable[[dict, dict], dict], data: dict) -> dict:
-    shared = {name: case.shared for name, case in cases.items()}
-    return jax.device_get(jax.jit(program)(data, shared))
+def weights(cases: Cases) -> dict[str, Tree]:
+    """What each case shares among tiles."""
+    return {name: case.shared for name, case in cases.items()}
 
 
-def extra_outputs(cases: Cases, every: int) -> Compared:
-    """Intermediate values, every one or every third, are returned beside the result."""
+def intermediates_returned(cases: Cases) -> Compared:
+    """Values computed on the way are outputs too."""
 
     def program(data: dict, shared: dict) -> dict:
-        return {n: with_intermediates(c.function, every, data[n], shared[n]) for n, c in cases.items()}
+        return {name: with_intermediates(case.function, data[name], shared[name]) for name, case in cases.items()}
 
-    found = _run(cases, program, {name: case.tile(0) for name, case in cases.items()})
+    found = jax.device_get(jax.jit(program)({name: case.tile(0) for name, case in cases.items()}, weights(cases)))
     return {name: [(found[name][0], alone(case)[0])] for name, case in cases.items()}
 
 
-def scan(cases: Cases) -> Compared:
-    """The tiles are the steps of one scan."""
-
-    def program(data: dict, shared: dict) -> dict:
-        def step(carry: None, tile: dict) -> tuple[None, dict]:
-            return carry, {n: c.function(tile[n], shared[n]) for n, c in cases.items()}
-
-        return jax.lax.scan(step, None, data)[1]
-
-    found = _run(cases, program, {name: case.data for name, case in cases.items()})
-    return {name: [(found[name], stacked(case))] for name, case in cases.items()}
-
-
-def unrolled(cases: Cases) -> Compared:
-    """Two tiles in one program that share their weights."""
-
-    def program(data: dict, shared: dict) -> dict:
-        return {n: [c.function(tile, shared[n]) for tile in data[n]] for n, c in cases.items()}
-
-    found = _run(cases, program, {name: [case.tile(0), case.tile(1)] for name, case in cases.items()})
-    return {name: list(zip(found[name], alone(case), strict=False)) for name, case in cases.items()}
-
-
-def loop(cases: Cases) -> Compared:
-    """A loop over 1, 2 and 5 tiles of one buffer, its trip count known at run time only."""
+def layers_in_tiles(cases: Cases) -> Compared:
+    """A scan over two layers of equal weights, inside a loop over 1, 2 or 5 tiles that knows its length at run time."""
 
     @jax.jit
-    def program(data: dict, shared: dict, count: jax.Array) -> dict:
-        def step(i: jax.Array, out: dict) -> dict:
-            tile = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), data)
-            found = {n: c.function(tile[n], shared[n]) for n, c in cases.items()}
-            return jax.tree.map(lambda all_, one: all_.at[i].set(one), out, found)
+    def program(data: dict, layers: dict, count: jax.Array) -> dict:
+        def tile(i: jax.Array, out: dict) -> dict:
+            rows = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), data)
 
-        return jax.lax.fori_loop(0, count, step, empty)
+            def layer(carry: None, shared: dict) -> tuple[None, dict]:
+                return carry, {name: case.function(rows[name], shared[name]) for name, case in cases.items()}
 
+            _, found = jax.lax.scan(layer, None, layers, length=2)
+            return jax.tree.map(lambda everything, one: everything.at[i].set(one), out, found)
+
+        return jax.lax.fori_loop(0, count, tile, empty)
+
+    twice = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), {name: stacked(case) for name, case in cases.items()})
+    wanted = jax.tree.map(lambda leaf: np.swapaxes(leaf, 0, 1), twice)
+    empty = jax.tree.map(np.zeros_like, wanted)
     data = {name: case.data for name, case in cases.items()}
-    shared = {name: case.shared for name, case in cases.items()}
-    empty = {name: jax.tree.map(np.zeros_like, stacked(case)) for name, case in cases.items()}
+    layers = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), weights(cases))
     compared: Compared = {name: [] for name in cases}
     for count in (1, 2, TILES):
-        found = jax.device_get(program(data, shared, np.int32(count)))
-        for name, case in cases.items():
-            compared[name].append((jax.tree.map(lambda leaf, n=count: leaf[:n], found[name]), stacked(case, count)))
+        found = jax.device_get(program(data, layers, np.int32(count)))
+        for name in cases:
+            compared[name].append(jax.tree.map(lambda leaf, n=count: leaf[:n], (found[name], wanted[name])))
     return compared
 
 
-def row_counts(cases: Cases, counts: tuple[int, ...]) -> Compared:
-    """The op over other numbers of rows at once, several numbers in one program."""
+def other_row_counts(cases: Cases, counts: tuple[int, ...] = (1, 37)) -> Compared:
+    """One row, and 37 rows at once."""
     cases = {name: case for name, case in cases.items() if case.rowwise}
 
     def program(data: dict, shared: dict) -> dict:
-        return {n: [c.function(rows, shared[n]) for rows in data[n]] for n, c in cases.items()}
+        return {name: [case.function(rows, shared[name]) for rows in data[name]] for name, case in cases.items()}
 
-    found = _run(cases, program, {name: [case.rows(count) for count in counts] for name, case in cases.items()})
+    data = {name: [case.rows(count) for count in counts] for name, case in cases.items()}
+    found = jax.device_get(jax.jit(program)(data, weights(cases)))
     return {
         name: [(rows, flat(case, count)) for rows, count in zip(found[name], counts, strict=True)]
         for name, case in cases.items()
     }
 
 
+def unrolled_on_two_devices(cases: Cases) -> Compared:
+    """Two tiles that share their weights, in one program on two devices that hold the same rows."""
+    everywhere = PartitionSpec()
+
+    def program(data: dict, shared: dict) -> dict:
+        return {name: [case.function(tile, shared[name]) for tile in data[name]] for name, case in cases.items()}
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
+    split = jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    data = {name: [case.tile(0), case.tile(1)] for name, case in cases.items()}
+    found = jax.jit(split)(data, weights(cases))
+    pairs: Compared = {name: [] for name in cases}
+    for device in range(2):
+        here = jax.tree.map(lambda leaf, device=device: np.asarray(leaf.addressable_data(device)), found)
+        for name, case in cases.items():
+            pairs[name] += list(zip(here[name], alone(case), strict=False))
+    return pairs
+
+
 def fused(cases: Cases) -> Compared:
-    """The op behind gathers and elementwise steps that change no bit, weights read from a stack; sums and products after it."""
+    """The op behind gathers and elementwise steps that change no bit, weights from a stack; sums and products after it."""
     order = np.random.default_rng(0).permutation(ROWS).astype(np.int32)
-    dynamic = {"order": order, "one": np.float32(1), "zero": np.float32(0), "layer": np.int32(1), "yes": np.ones(ROWS, bool)}
+    given = {"order": order, "one": np.float32(1), "zero": np.float32(0), "layer": np.int32(1), "some": normal(1)}
 
-    def program(data: dict, shared: dict, given: dict) -> dict:
-        return {n: _between(c, data[n], shared[n], given) for n, c in cases.items()}
+    def program(data: dict, layers: dict, given: dict) -> dict:
+        found = {}
+        for name, case in cases.items():
+            shared = jax.tree.map(lambda leaf: leaf[given["layer"]], layers[name])
+            tile = jax.tree.map(lambda leaf: _restored(leaf, given), data[name])
+            found[name] = _after(case.function(tile, shared), given["some"])
+        return found
 
-    shuffled = {n: jax.tree.map(lambda leaf: _unordered(leaf, order), c.tile(0)) for n, c in cases.items()}
-    shared = {n: jax.tree.map(lambda leaf: np.stack([np.zeros_like(leaf), leaf]), c.shared) for n, c in cases.items()}
-    found = jax.device_get(jax.jit(program)(shuffled, shared, dynamic))
-    return {name: [(found[name], _after(alone(case)[0], np, np.float32(0.3)))] for name, case in cases.items()}
-
-
-def _between(case: Case, shuffled: Tree, shared: Tree, given: dict) -> Tree:
-    def restored(leaf: jax.Array) -> jax.Array:
-        value = leaf[given["order"]] if leaf.shape[:1] == (ROWS,) else leaf
-        if value.dtype != jnp.float32:
-            return value
-        if value.shape[:1] == (ROWS,):
-            value = jnp.where(given["yes"].reshape(-1, *(1,) * (value.ndim - 1)), value, jnp.float32(7))
-        return value * given["one"] - given["zero"]
-
-    weights = jax.tree.map(lambda leaf: leaf[given["layer"]], shared)
-    result = case.function(jax.tree.map(restored, shuffled), weights)
-    return _after(result, jnp, jnp.float32(0.3) * given["one"])
+    shuffled = {name: jax.tree.map(lambda leaf: _shuffled(leaf, order), case.tile(0)) for name, case in cases.items()}
+    layers = jax.tree.map(lambda leaf: np.stack([np.zeros_like(leaf), leaf]), weights(cases))
+    found = jax.device_get(jax.jit(program)(shuffled, layers, given))
+    return {name: [(found[name], _after(alone(case)[0], given["some"]))] for name, case in cases.items()}
 
 
-def _unordered(leaf: np.ndarray, order: np.ndarray) -> np.ndarray:
-    if leaf.shape[:1] != (ROWS,):
-        return leaf
+def _shuffled(leaf: np.ndarray, order: np.ndarray) -> np.ndarray:
     out = np.empty_like(leaf)
     out[order] = leaf
     return out
 
 
-def _after(result: Tree, library, offset) -> Tree:
-    """What elementwise steps make of the result: IEEE says what a lone sum, difference or product is."""
+def _restored(leaf: jax.Array, given: dict[str, Any]) -> jax.Array:
+    value = leaf[given["order"]]
+    if value.dtype != jnp.float32:
+        return value
+    there = (given["order"] >= 0).reshape(-1, *(1,) * (value.ndim - 1))
+    return jnp.where(there, value, jnp.float32(7)) * given["one"] - given["zero"]
 
-    def steps(leaf):
-        return [leaf + offset, offset - leaf, leaf * offset] if leaf.dtype == np.float32 else [leaf]
+
+def _after(result: Tree, some: Any) -> Tree:
+    """Lone steps after the op, whose roundings IEEE settles."""
+
+    def steps(leaf: Any) -> list[Any]:
+        return [leaf + some, some - leaf, leaf * some] if leaf.dtype == np.float32 else [leaf]
 
     return jax.tree.map(steps, result)
 
 
-def replicated(cases: Cases) -> Compared:
-    """The op on two devices that hold the same rows."""
-    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
-    everywhere = PartitionSpec()
-
-    def program(data: dict, shared: dict) -> dict:
-        one = lambda data, shared: {n: c.function(data[n], shared[n]) for n, c in cases.items()}  # noqa: E731
-        specs = {"mesh": mesh, "in_specs": everywhere, "out_specs": everywhere, "check_vma": False}
-        return jax.shard_map(one, **specs)(data, shared)
-
-    found = _run(cases, program, {name: case.tile(0) for name, case in cases.items()})
-    return {name: [(found[name], alone(case)[0])] for name, case in cases.items()}
-
-
 CONTEXTS: dict[str, Callable[[Cases], Compared]] = {
-    "all_intermediates_returned": partial(extra_outputs, every=1),
-    "some_intermediates_returned": partial(extra_outputs, every=3),
-    "scan": scan,
-    "unrolled": unrolled,
-    "loop_of_tiles": loop,
-    "few_rows": partial(row_counts, counts=(1, 3)),
-    "many_rows": partial(row_counts, counts=(32, 80)),
+    "intermediates_returned": intermediates_returned,
+    "layers_in_tiles": layers_in_tiles,
+    "other_row_counts": other_row_counts,
+    "unrolled_on_two_devices": unrolled_on_two_devices,
     "fused": fused,
-    "two_devices": replicated,
 }

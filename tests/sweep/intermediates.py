@@ -6,17 +6,17 @@ from typing import Any
 import jax
 from jax.extend.core import Literal
 
-MOST_ENTRIES = 1 << 20
-"""Larger values are left inside: what matters is that some neighbours of an operation are outputs."""
+MOST_VALUES, MOST_ENTRIES = 24, 1 << 20
+"""What matters is that neighbours of an operation are outputs: some of many values will do, and large ones stay in."""
 
 
-def with_intermediates(function: Callable, every: int, *args: Any) -> tuple[Any, list[jax.Array]]:
-    """Returns function(*args) and every `every`-th value computed on the way, those of called functions included."""
+def with_intermediates(function: Callable, *args: Any) -> tuple[Any, list[jax.Array]]:
+    """Returns function(*args) and up to 24 of the values computed on the way, those of called functions included."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     seen: list[jax.Array] = []
     results = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), seen)
-    kept = [value for value in seen if value.size <= MOST_ENTRIES][::every]
-    return jax.tree.unflatten(jax.tree.structure(shape), results), kept
+    small = [value for value in seen if value.size <= MOST_ENTRIES]
+    return jax.tree.unflatten(jax.tree.structure(shape), results), small[:: -(-len(small) // MOST_VALUES) or 1]
 
 
 def _evaluate(jaxpr: Any, consts: list, args: list, seen: list[jax.Array]) -> list:

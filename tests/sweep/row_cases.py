@@ -17,7 +17,7 @@ from tests.sweep.case import ROWS, TILES, Case, normal, tiles
 
 EPS = 1e-6
 HIDDEN, STREAMS = 640, 4
-EXPERTS, ACTIVE, LEAVES = 512, 10, 64
+EXPERTS, ACTIVE, LEAVES = 512, 4, 64
 
 
 def norm_cases() -> dict[str, Case]:

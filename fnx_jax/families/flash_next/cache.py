@@ -13,13 +13,15 @@ from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import DeltaParams, ModelParams
 from pallas_kernels.gated_delta import DeltaSizes, DeltaState, fold
 from pallas_kernels.gated_delta.rows import RING
+from pallas_kernels.sparse_attention import pool_dtype
 
 
 @struct.dataclass
 class AttentionPages:
     """One attention layer's pages: key, value [P, S, G, K]; raw index keys [P, S, D]; pooled keys [P, S/block, D].
 
-    Pooled keys are float32, the rest has the cache dtype. Keys are stored normed and turned, raw index keys neither.
+    Pooled keys are float32, the rest has the cache dtype, as `pool_dtype` stores it. Keys are stored normed and turned,
+    raw index keys neither.
     """
 
     key: jax.Array
@@ -58,13 +60,13 @@ def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtyp
         raise ValueError(f"empty_cache: a page of {page} positions is not a multiple of the block {config.block}")
     state = (lanes, config.delta_value_heads, config.delta_key_size, config.delta_value_size)
     ring = (lanes, RING, config.delta_channels + 2 * config.delta_value_heads)
-    rows = (pages, page, config.kv_heads, config.head_size)
+    rows, stored = (pages, page, config.kv_heads, config.head_size), pool_dtype(dtype)
 
     def attention() -> AttentionPages:
         return AttentionPages(
-            key=jnp.zeros(rows, dtype),
-            value=jnp.zeros(rows, dtype),
-            raw=jnp.zeros((pages, page, config.index_size), dtype),
+            key=jnp.zeros(rows, stored),
+            value=jnp.zeros(rows, stored),
+            raw=jnp.zeros((pages, page, config.index_size), stored),
             pooled=jnp.zeros((pages, page // config.block, config.index_size), jnp.float32),
         )
 

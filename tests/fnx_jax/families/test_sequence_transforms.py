@@ -96,8 +96,8 @@ def test_gradient_is_finite_and_equals_finite_differences_in_float64():
 
 
 def moved(params: ModelParams, leaf: jax.Array, by: np.ndarray) -> ModelParams:
-    """The tree with one of its leaves moved."""
-    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a) + by) if a is leaf else a, params)
+    """The tree with one of its leaves moved; placed as it was, since a leaf placed otherwise is compiled for anew."""
+    return jax.tree.map(lambda a: jax.device_put(np.asarray(a) + by, a.sharding) if a is leaf else a, params)
 
 
 def test_gradient_in_served_arithmetic_has_the_leaves_dtypes():

@@ -53,6 +53,8 @@ def poison(steps: DeviceSteps) -> None:
     """Fills every float leaf of the state with NaN, as a previous user might have left it."""
 
     def spoil(leaf):
+        if leaf.dtype == np.uint16:  # bits of bfloat16
+            return jax.device_put(np.full(leaf.shape, 0x7FC1, np.uint16), leaf.sharding)
         if not np.issubdtype(leaf.dtype, np.integer):
             return jax.device_put(np.full(leaf.shape, np.nan, leaf.dtype), leaf.sharding)
         return leaf

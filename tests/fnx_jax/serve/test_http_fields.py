@@ -202,6 +202,12 @@ def test_cut_call_is_content_and_length(server):
     assert message(body)["content"] == tokenizer().decode(ids(CALL)[:-1]) and "tool_calls" not in message(body)
 
 
+def test_the_limit_beats_a_complete_call(server):
+    server.script.say(f"</think>{CALL} and more")
+    body = server.chat(tools=[WEATHER], max_tokens=len(ids(f"</think>{CALL}"))).json()
+    assert body["choices"][0]["finish_reason"] == "length" and len(message(body)["tool_calls"]) == 1
+
+
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("text", ["a</think>b", "ab", "a</think>b</think>c", "</think>\n\nb", "a\n"])
 def test_reasoning_is_split_by_the_prompt(server, thinking, text):

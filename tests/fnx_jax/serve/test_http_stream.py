@@ -52,6 +52,14 @@ def test_characters_arrive_whole(server):
     assert b"".join(bytes(entry["bytes"]) for entry in joined["logprobs"]).startswith("why 👩‍🚀</think>naïve".encode())
 
 
+@pytest.mark.parametrize(("start", "field"), [("", "reasoning"), ("</think>", "content")])
+def test_a_reply_that_ends_inside_a_character_shows_it_once(server, start, field):
+    server.script.say(ids(f"{start}a ") + byte_ids("👩")[:2])
+    joined = join_chat(server.chat_events())
+    assert joined[field] == "a \ufffd"
+    assert plain_chat(server.chat().json()["choices"][0])[field] == "a \ufffd"
+
+
 def test_split_characters_inside_arguments(server):
     server.script.say(ids("</think>") + byte_ids(CALL.replace("Bern", "Zürich 👩‍🚀")))
     joined = join_chat(server.chat_events(tools=[WEATHER]))

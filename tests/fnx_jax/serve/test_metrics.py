@@ -90,6 +90,16 @@ def test_metrics_are_there_before_the_model_is():
     assert Metrics().text() == b""
 
 
+def test_a_gap_is_shared_by_the_tokens_after_it():
+    model, metrics = fake_model(Script()), Metrics()
+    model.engine.stop()
+    metrics.watch("tiny", model.engine, {})
+    metrics.note_tokens(0.5, 4)
+    text = metrics.text().decode()
+    assert 'vllm:inter_token_latency_seconds_sum{engine="0",model_name="tiny"} 0.5' in text
+    assert 'vllm:inter_token_latency_seconds_count{engine="0",model_name="tiny"} 4.0' in text
+
+
 def test_no_family_is_only_ever_zero(server):
     server.script.say("</think>Hello, how are you?")
     server.chat()

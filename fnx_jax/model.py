@@ -23,6 +23,7 @@ from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
 from fnx_jax.families import FAMILIES, Family
 from fnx_jax.families.flash_next.load import Arithmetic
+from fnx_jax.families.flash_next.sequence import Functions, functions
 from fnx_jax.lanes import teacher
 from fnx_jax.lanes.rounds import Device, DeviceSteps
 from fnx_jax.lanes.state import empty_state
@@ -45,6 +46,7 @@ class Model:
 
     config: Any
     params: Any
+    functions: Functions
     steps: DeviceSteps
     fingerprint: backend.Fingerprint
     checkpoint_digest: str
@@ -100,6 +102,11 @@ class Model:
         if finish is not None and finish.error:
             raise FloatingPointError(f"generate: {finish.error}")
         return [token for emission in emissions for token in emission.tokens]
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device: weights, caches of all lanes, and their sum."""
+        weights, caches = (sum(a.nbytes for a in jax.tree.leaves(tree)) for tree in (self.params, self.steps.state))
+        return {"weights_bytes": weights, "caches_bytes": caches, "total_bytes": weights + caches}
 
     def _tokens(self, token_ids: Sequence[int] | np.ndarray) -> Int[np.ndarray, " T"]:
         tokens = np.asarray(token_ids)
@@ -192,6 +199,7 @@ def _load(
     return Model(
         config=config,
         params=params,
+        functions=functions(config),
         steps=steps,
         fingerprint=backend.fingerprint("float32" if exact else "served"),
         checkpoint_digest=store.digest(),

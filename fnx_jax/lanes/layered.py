@@ -54,7 +54,7 @@ class LayeredPrograms:
                 streams, layer_params, states[layer], lanes.cache.folded, rows, pages_LP, self._ngram(rows, layer)
             )
             on_layer(layer, mixed)
-            streams = self.second_half(mixed, layer_params)
+            streams = self.second_half(mixed, layer_params.moe)
         folded, newest = self.finish(lanes.cache.folded, lanes.streams_LN, rows.places, streams)
         return LaneState(cache=gather_cache(lanes.cache, states, folded, self.config), streams_LN=newest), streams
 
@@ -70,7 +70,7 @@ def layered_programs(config: FlashNextConfig, page: int) -> LayeredPrograms:
         config=config,
         embed=jax.jit(lambda embedding, token: embed(embedding, token, config)),
         first_half=jax.jit(partial(_first_half, config, page), donate_argnums=(2,)),
-        second_half=jax.jit(lambda mixed, layer: add_experts(mixed, layer, config)),
+        second_half=jax.jit(lambda mixed, moe: add_experts(mixed, moe, config)),
         finish=jax.jit(_finish),
     )
 

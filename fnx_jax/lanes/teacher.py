@@ -18,12 +18,29 @@ def logits(steps: DeviceSteps, token_T: Int[np.ndarray, " T"]) -> Float[np.ndarr
     out = np.empty((len(token_T), steps.vocabulary), np.float32)
     for start in range(0, len(token_T), steps.row_tile):
         stop = min(start + steps.row_tile, len(token_T))
-        plan = _plan(steps, [(0, token_T, start, stop)])
-        embeddings = steps.device.ngrams.embeddings(plan.token_B, plan.history_BN)
-        (tile,) = cut(plan)
-        streams = steps.run_tile(plan, tile, embeddings)
-        out[start:stop] = np.asarray(steps.programs.logits(steps.device.params, streams))[: stop - start]
+        out[start:stop] = piece_logits(steps, token_T, start, stop)
     return out
+
+
+def piece_logits(
+    steps: DeviceSteps,
+    token_T: Int[np.ndarray, " T"],
+    start: int,
+    stop: int,
+    company: Int[np.ndarray, " T"] | None = None,
+) -> Float[np.ndarray, "B V"]:
+    """Logits of rows [start, stop) of the sequence in lane 0, whose earlier rows have run: at most a tile of them.
+
+    company: rows of it at the same positions fill up the first tile, in lane 1, where there are lanes and room.
+    """
+    pieces = [(0, token_T, start, stop)]
+    if company is not None and steps.lanes > 1 and stop - start < steps.row_tile:
+        pieces.append((1, company, start, min(stop, start + steps.row_tile - (stop - start))))
+    plan = _plan(steps, pieces)
+    embeddings = steps.device.ngrams.embeddings(plan.token_B, plan.history_BN)
+    (tile,) = cut(plan)
+    streams = steps.run_tile(plan, tile, embeddings)
+    return np.asarray(steps.programs.logits(steps.device.params, streams))[: stop - start]
 
 
 def score(

@@ -18,7 +18,7 @@ def route(
     logits = dense_matmul(x_BD, gate_ED.astype(jnp.float32))
     weight, expert = jax.lax.top_k(softmax(logits), active)
     if normalise:
-        weight = weight / tree_sum(weight)[:, None]
+        weight = weight * (jnp.float32(1) / tree_sum(weight))[:, None]
     order = jnp.argsort(expert, axis=-1)
     return jnp.take_along_axis(expert, order, axis=-1), jnp.take_along_axis(weight, order, axis=-1)
 
@@ -26,4 +26,4 @@ def route(
 def softmax(logits_BE: Float[Array, "B E"]) -> Float[Array, "B E"]:
     """exp(l - max) over its sum, float32, summed as a tree."""
     weight = jnp.exp(logits_BE - jnp.max(logits_BE, axis=-1, keepdims=True))
-    return weight / tree_sum(weight)[:, None]
+    return weight * (jnp.float32(1) / tree_sum(weight))[:, None]

@@ -57,7 +57,7 @@ def attend(
     carry = jax.lax.fori_loop(0, (jnp.max(count_B) + (PART - 1)) // PART, part, carry)
     tail = ((position_B + 1) // block * block)[:, None] + offset[None, :]
     _, total, out = _fold_part(q, key_PSGK, value_PSGK, table, tail, tail <= position_B[:, None], carry)
-    return (out / total[..., None]).reshape(rows, heads, size)
+    return (out * (jnp.float32(1) / total)[..., None]).reshape(rows, heads, size)
 
 
 def _fold_part(

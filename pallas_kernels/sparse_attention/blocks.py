@@ -49,7 +49,8 @@ def block_scores(
         total = dots[:, 0]
         for head in range(1, heads):
             total = total + dots[:, head]
-        part = jnp.where(block < seen_B[:, None], total * scale, jnp.float32(-1))
+        score = jnp.where(total == 0, jnp.float32(0), total * scale)  # -0 is no lower than 0
+        part = jnp.where(block < seen_B[:, None], score, jnp.float32(-1))
         return jax.lax.dynamic_update_slice(scores, part, (0, i * CHUNK))
 
     chunks = (jnp.max(seen_B) + (CHUNK - 1)) // CHUNK
@@ -62,7 +63,7 @@ def keep_blocks(
 ) -> tuple[Int[Array, "B K"], Int[Array, " B"]]:
     """Chooses the `keep` highest scores among each row's first seen_B blocks, ties to the lower block.
 
-    Args: score_BN: not negative where a block is seen. keep: at most N of them count.
+    Args: score_BN: +0 or above where a block is seen. keep: at most N of them count.
     Returns: kept block ids ascending, K = min(keep, N) places of which the first count_B are real; and count_B.
     """
     blocks = score_BN.shape[1]
@@ -78,7 +79,7 @@ def _highest(score_BN: Array, seen_B: Array, count_B: Array, places: int) -> Arr
     """Ids of the count_B highest, ascending. Only counts are taken, so no order of evaluation can matter."""
     block = jnp.arange(score_BN.shape[1], dtype=jnp.int32)[None, :]
     # Bits of floats that are not negative ascend as the floats do.
-    rank = jax.lax.bitcast_convert_type(score_BN + jnp.float32(0), jnp.int32)
+    rank = jax.lax.bitcast_convert_type(score_BN, jnp.int32)
     rank = jnp.where(block < seen_B[:, None], rank, -1)
 
     def try_bit(i: jax.Array, border_B: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ from fnx_jax.families.flash_next.cache import AttentionPages, FlashNextCache
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.gated_delta import gated_delta_block
 from fnx_jax.families.flash_next.moe import Picks, experts, route_rows
-from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams
+from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams, MoeParams
 from fnx_jax.families.flash_next.residual import embed
 from fnx_jax.families.flash_next.sparse_attention import sparse_attention_block
 from fnx_jax.families.rows import Rows
@@ -69,9 +69,8 @@ def mix_and_route(
     return LayerState(mixer=mixer, ngram=ring), Mixed(streams=streams, x=x, gate=gate, picks=picks)
 
 
-def add_experts(mixed: Mixed, params: LayerParams, config: FlashNextConfig) -> Float[Array, "B N"]:
+def add_experts(mixed: Mixed, moe: MoeParams, config: FlashNextConfig) -> Float[Array, "B N"]:
     """The second half of a layer: the experts' output into every stream."""
-    moe = params.moe
     out = experts(mixed.x, mixed.picks, moe.lines, moe.line_map, moe.shared, config)
     return write(mixed.streams, out, mixed.gate)
 
@@ -126,7 +125,7 @@ def forward_rows(
             states[layer], mixed = mix_and_route(
                 streams, layer_params, config, states[layer], cache.folded, rows.places, table, ngram
             )
-            streams = add_experts(mixed, layer_params, config)
+            streams = add_experts(mixed, layer_params.moe, config)
     return gather_cache(cache, states, folded_after(cache.folded, rows.places), config), streams
 
 

@@ -54,7 +54,7 @@ def mtp_rows(
     unused_folded = jnp.zeros((pages_LP.shape[0],), jnp.int32)
     state, mixed = mix_and_route(x, params.mtp.layer, config, state, unused_folded, places, table, None)
     assert isinstance(state.mixer, AttentionPages)
-    return state.mixer, add_experts(mixed, params.mtp.layer, config)
+    return state.mixer, add_experts(mixed, params.mtp.layer.moe, config)
 
 
 def mtp_logits(params: ModelParams, config: FlashNextConfig, streams: Float[Array, "B N"]) -> Float[Array, "B V"]:

@@ -45,7 +45,7 @@ def sequence_model(name: str, exact: bool = True) -> SequenceModel:
 
 def layer_values(f: Functions, streams: jax.Array, params: LayerParams, ngram: jax.Array | None) -> dict:
     """One layer, piece by piece: what goes into and comes out of its blocks, by the golden names."""
-    if params.ngram is not None:
+    if params.ngram is not None and ngram is not None:
         streams = f.ngram_mix(streams, ngram, params.ngram)
     attn_in, gate = f.read(streams, params.mixer_hyper)
     attn_out = f.mix(attn_in, params.mixer)
@@ -53,7 +53,9 @@ def layer_values(f: Functions, streams: jax.Array, params: LayerParams, ngram: j
     mlp_in, gate = f.read(streams, params.moe_hyper)
     mlp_out = f.moe(mlp_in, params.moe)
     expert, weight = f.picks(mlp_in, params.moe)
-    values = dict(attn_in=attn_in, attn_out=attn_out, mlp_in=mlp_in, mlp_out=mlp_out, router_ids=expert, router_w=weight)
+    values = dict(
+        attn_in=attn_in, attn_out=attn_out, mlp_in=mlp_in, mlp_out=mlp_out, router_ids=expert, router_w=weight
+    )
     if isinstance(params.mixer, AttentionParams):
         values["qsa_mask"] = f.visible_tokens(attn_in, params.mixer)
     return values | {"hidden": f.write(streams, mlp_out, gate)}

@@ -34,6 +34,21 @@ def test_linear_of_an_exl3_weight_equals_the_tiled_one():
     assert distance(exact, wanted) < 1e-5
 
 
+def test_linear_of_an_exl3_weight_passes_gradients_to_its_rows_under_vmap():
+    with open_store(FOLDER / "exl3" / "linear.safetensors") as store:
+        weight = read_linear(store, "mul1_1p5")
+    x = np.random.default_rng(4).standard_normal((3, weight.in_features)).astype(np.float32)
+
+    def slope(x: jax.Array, weight: exl3.Exl3Weight | exl3.DecodedWeight) -> jax.Array:
+        return jnp.sum(linear(x, weight, weight.out_features))
+
+    run = jax.jit(lambda x, *weights: [jax.vmap(jax.grad(slope), (0, None))(x, w) for w in weights])
+    packed, exact = jax.device_get(run(x, weight, exl3.decoded(weight, np.float32)))
+    # As served, what flows back is rounded to float16 where rows were.
+    assert distance(packed, exact) < 2e-3
+    assert np.abs(exact).min(axis=0).max() > 0
+
+
 def test_linear_extends_narrow_rows_and_cuts_outputs_of_a_wider_exl3_weight():
     with open_store(FOLDER / "exl3" / "linear.safetensors") as store:
         weight = exl3.decoded(read_linear(store, "mul1_1p5"))
@@ -62,7 +77,8 @@ def test_equal_scores_keep_the_lower_blocks():
     params, config = model.params.layers[3].mixer, model.config
     assert isinstance(params, AttentionParams)
     x = np.random.default_rng(2).standard_normal((22, config.hidden)).astype(np.float32)
-    tied = params.replace(index=jnp.zeros_like(params.index))
+    assert isinstance(params.index, jax.Array)
+    tied = dataclasses.replace(params, index=jnp.zeros_like(params.index))
     visible = np.asarray(jax.jit(model.functions.visible_tokens)(x, tied))
     for row in range(22):
         seen = (row + 1) // config.block * config.block
@@ -78,7 +94,7 @@ def test_functions_name_what_is_wrong():
     with pytest.raises(ValueError, match=r"n-gram embeddings \[25, 1, 64\]"):
         f.forward(model.params, token, ngram[:-1])
     with pytest.raises(ValueError, match="no draft head"):
-        f.mtp_forward(model.params.replace(mtp=None), jnp.zeros((2, 256)), token[:2])
+        f.mtp_forward(dataclasses.replace(model.params, mtp=None), jnp.zeros((2, 256)), token[:2])
     with pytest.raises(ValueError, match="takes an n-gram embedding"):
         f.layer(jnp.zeros((2, 256)), model.params.layers[1])
     with pytest.raises(ValueError, match="3 to 128 features, but the weight has 64 to 128"):
@@ -90,7 +106,8 @@ def test_functions_name_what_is_wrong():
 def test_experts_that_are_not_resident_are_refused():
     model = sequence_model("base")
     params, config = model.params.layers[0].moe, model.config
-    fewer = params.replace(lines=params.lines.replace(up=tuple(w[:3] for w in params.lines.up)))
+    up = jax.tree.map(lambda a: a[:3], params.lines.up)
+    fewer = dataclasses.replace(params, lines=dataclasses.replace(params.lines, up=up))
     with pytest.raises(ValueError, match="3 lines for 16 experts"):
         jax.eval_shape(functions(config).moe, jnp.zeros((2, config.hidden)), fewer)
 

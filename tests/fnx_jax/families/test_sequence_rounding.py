@@ -1,4 +1,4 @@
-"""In served arithmetic the sequence functions stay within bfloat16's rounding of a bfloat16 reference, layer by layer."""
+"""In served arithmetic every layer of the sequence functions stays within the rounding of a bfloat16 reference."""
 
 import dataclasses
 import functools

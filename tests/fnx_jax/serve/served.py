@@ -1,4 +1,4 @@
-"""A server process for the tests of signals: python -m tests.fnx_jax.serve.served DRAIN_S."""
+"""A server process for the tests of signals: python -m tests.fnx_jax.serve.served DRAIN_S ROUND_S."""
 
 import sys
 import time
@@ -10,14 +10,14 @@ from tests.fnx_jax.serve.support import Script, fake_model
 
 
 def main() -> int:
-    """Serves slowly: 50 rounds a second."""
+    """Serves slowly, ROUND_S seconds a round."""
     script = Script()
     script.say(None)
     settings = ServerSettings(port=0, drain_s=float(sys.argv[1]))
 
     def load(start):
         time.sleep(0.1)
-        return fake_model(script, start, faults=Faults(sleep_s=0.02))
+        return fake_model(script, start, faults=Faults(sleep_s=float(sys.argv[2])))
 
     return run_server(settings, load, say=lambda line: print(line, flush=True))
 

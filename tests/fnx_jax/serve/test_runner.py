@@ -171,9 +171,9 @@ def test_draining_finishes_what_runs_and_refuses_what_comes():
 
 
 @contextmanager
-def process(drain_s: float) -> Iterator[tuple[subprocess.Popen, httpx.Client]]:
+def process(drain_s: float, round_s: float = 0.02) -> Iterator[tuple[subprocess.Popen, httpx.Client]]:
     """A server in a process of its own, ready."""
-    command = [sys.executable, "-m", "tests.fnx_jax.serve.served", str(drain_s)]
+    command = [sys.executable, "-m", "tests.fnx_jax.serve.served", str(drain_s), str(round_s)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert server.stdout is not None
@@ -214,7 +214,7 @@ def test_sigterm_ends_what_outlasts_the_limit_with_a_last_chunk():
 
 
 def test_a_second_signal_ends_at_once():
-    with process(drain_s=60) as (server, http), start_stream(http, 400) as response:
+    with process(drain_s=600, round_s=0.5) as (server, http), start_stream(http, 400) as response:
         next(response.iter_text())
         server.send_signal(signal.SIGINT)
         wait_for(lambda: http.get("/health").status_code == 503)

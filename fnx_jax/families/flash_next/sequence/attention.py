@@ -17,7 +17,9 @@ from fnx_jax.families.flash_next.sequence.norms import centred_rms
 from fnx_jax.families.flash_next.sequence.positions import positions, rotate
 
 
-def sparse_attention(x_TD: Float[Array, "T D"], params: AttentionParams, config: FlashNextConfig) -> Float[Array, "T D"]:
+def sparse_attention(
+    x_TD: Float[Array, "T D"], params: AttentionParams, config: FlashNextConfig
+) -> Float[Array, "T D"]:
     """softmax(q . k / sqrt(K)) v over each row's visible tokens, gated head by head and projected.
 
     The selection passes no gradient, so the index projection and its norms get zeros.

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import DeltaParams
 from fnx_jax.families.flash_next.sequence.delta_rule import RuleInputs, rule_by_chunks, rule_by_rows
-from fnx_jax.families.flash_next.sequence.dense import linear, parameter
+from fnx_jax.families.flash_next.sequence.dense import linear
 from fnx_jax.families.flash_next.sequence.norms import unit_length, unit_rms
 from fnx_jax.families.flash_next.sequence.positions import causal_convolution
 
@@ -39,7 +39,7 @@ def delta_inputs(x_TD: Float[Array, "T D"], params: DeltaParams, config: FlashNe
     q = unit_length(q.reshape(rows, config.delta_key_heads, -1)) * config.delta_key_size**-0.5
     k = unit_length(k.reshape(rows, config.delta_key_heads, -1))
     step = jax.nn.softplus(
-        linear(x_TD, params.a, config.delta_value_heads) + parameter(params.rule.time_bias, x_TD)[None, :]
+        linear(x_TD, params.a, config.delta_value_heads) + params.rule.time_bias.astype(x_TD.dtype)[None, :]
     )
     repeat = config.delta_value_heads // config.delta_key_heads
     return RuleInputs(
@@ -47,7 +47,7 @@ def delta_inputs(x_TD: Float[Array, "T D"], params: DeltaParams, config: FlashNe
         k=jnp.repeat(k, repeat, axis=1),
         v=v.reshape(rows, config.delta_value_heads, -1),
         beta=jax.nn.sigmoid(linear(x_TD, params.b, config.delta_value_heads)),
-        log_decay=-jnp.exp(parameter(params.rule.decay_log, x_TD))[None, :] * step,
+        log_decay=-jnp.exp(params.rule.decay_log.astype(x_TD.dtype))[None, :] * step,
     )
 
 
@@ -58,5 +58,5 @@ def delta_output(
     values = config.delta_value_heads * config.delta_value_size
     activation = jax.nn.sigmoid if config.delta_gate == "sigmoid" else jax.nn.silu
     gate = activation(linear(x_TD, params.z, values)).reshape(read_THV.shape)
-    normed = unit_rms(read_THV, config.norm_eps) * parameter(params.norm, x_TD)[None, None, :]
+    normed = unit_rms(read_THV, config.norm_eps) * params.norm.astype(x_TD.dtype)[None, None, :]
     return linear((normed * gate).reshape(-1, values), params.out, config.hidden)

@@ -1,6 +1,5 @@
 """Traced: rows times a weight of any kind, all rows in one dot. Read next: norms.py, positions.py."""
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -58,8 +57,3 @@ def _features(weight: Weight) -> tuple[int, int]:
 def cast_up(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x in the dtype that streams have: float32, or float64 where x is that already."""
     return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
-
-
-def parameter(weight: jax.Array, like: Float[Array, "..."]) -> jax.Array:
-    """A plain parameter in the dtype of the activations it meets."""
-    return weight.astype(like.dtype)

@@ -1,13 +1,17 @@
 """Traced: the sequence functions with a config bound: what `model.functions` is.
 
-    embed -> layers (ngram_mix, read, gated_delta or sparse_attention, write, read, moe, write) -> logits; the draft head
+    embed -> layers (ngram_mix, read, gated_delta or sparse_attention, write, read, moe, write) -> logits; draft head
 
-Each function is pure and takes one sequence; jax.vmap takes batches, in_axes=(None, 0, 0) for `forward`. jax.grad over
-a parameter tree wants allow_int=True, since the tree holds integer leaves too.
+Each function is pure and takes one sequence; jax.vmap takes batches, in_axes=(None, 0, 0) for `forward`, shorter
+sequences padded at the end with anything: no row sees a later one. jax.grad over a parameter tree wants allow_int=True,
+since the tree holds integer leaves too.
 """
 
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
@@ -28,40 +32,41 @@ class Functions:
     chunk: int | None = None
 
     def forward(
-        self, params: ModelParams, token_T: Int[Array, " T"], ngram_TLE: Float[Array, "T layers E"]
+        self, params: ModelParams, token_T: Int[ArrayLike, " T"], ngram_TLE: Float[ArrayLike, "T layers E"]
     ) -> Float[Array, "T V"]:
         """Logits of every row: row i predicts token i + 1.
 
-        Args: token_T: int32. ngram_TLE: one embedding a layer that takes one, from `NgramTables.embeddings`.
+        Args: token_T: ids below the vocabulary. ngram_TLE: one embedding a layer that takes one, float32, from
+          `NgramTables.embeddings` of the tokens and their `token_history`.
         Raises: ValueError where the arguments are not one sequence, or experts are not resident.
         """
         return self.logits(params, self.streams(params, token_T, ngram_TLE))
 
     def streams(
-        self, params: ModelParams, token_T: Int[Array, " T"], ngram_TLE: Float[Array, "T layers E"]
+        self, params: ModelParams, token_T: Int[ArrayLike, " T"], ngram_TLE: Float[ArrayLike, "T layers E"]
     ) -> Float[Array, "T N"]:
         """The residual streams after the last layer: what `logits` and `mtp_forward` take."""
-        return network.last_streams(params, self.config, token_T, ngram_TLE, self.chunk)
+        return network.last_streams(params, self.config, _ids(token_T), jnp.asarray(ngram_TLE), self.chunk)
 
     def logits(self, params: ModelParams, streams_TN: Float[Array, "T N"]) -> Float[Array, "T V"]:
         """Logits from the last streams."""
         return network.logits(params, self.config, streams_TN)
 
     def mtp_forward(
-        self, params: ModelParams, streams_TN: Float[Array, "T N"], next_token_T: Int[Array, " T"]
+        self, params: ModelParams, streams_TN: Float[Array, "T N"], next_token_T: Int[ArrayLike, " T"]
     ) -> Float[Array, "T V"]:
         """Draft logits: row i, from its streams and token i + 1, predicts token i + 2."""
         return network.mtp_logits(params, self.config, self.mtp_streams(params, streams_TN, next_token_T))
 
     def mtp_streams(
-        self, params: ModelParams, streams_TN: Float[Array, "T N"], next_token_T: Int[Array, " T"]
+        self, params: ModelParams, streams_TN: Float[Array, "T N"], next_token_T: Int[ArrayLike, " T"]
     ) -> Float[Array, "T N"]:
         """The draft layer's streams, which take the place of the main model's in a chain of drafts."""
-        return network.mtp_streams(params, self.config, streams_TN, next_token_T)
+        return network.mtp_streams(params, self.config, streams_TN, _ids(next_token_T))
 
-    def embed(self, params: ModelParams, token_T: Int[Array, " T"]) -> Float[Array, "T N"]:
+    def embed(self, params: ModelParams, token_T: Int[ArrayLike, " T"]) -> Float[Array, "T N"]:
         """The streams before the first layer."""
-        return residual.embed(params.embedding, token_T, self.config)
+        return residual.embed(params.embedding, _ids(token_T), self.config)
 
     def layer(
         self, streams_TN: Float[Array, "T N"], params: LayerParams, ngram_TE: Float[Array, "T E"] | None = None
@@ -117,9 +122,7 @@ class Functions:
         """The mixture of experts."""
         return moe.moe(x_TD, params, self.config)
 
-    def picks(
-        self, x_TD: Float[Array, "T D"], params: MoeParams
-    ) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+    def picks(self, x_TD: Float[Array, "T D"], params: MoeParams) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
         """Each row's experts, most likely first, and their weights."""
         return moe.picks(x_TD, params, self.config)
 
@@ -129,3 +132,7 @@ def functions(config: FlashNextConfig, chunk: int | None = None) -> Functions:
     if chunk is not None and chunk < 1:
         raise ValueError(f"functions: a chunk of {chunk} rows")
     return Functions(config, chunk)
+
+
+def _ids(token_T: ArrayLike) -> jax.Array:
+    return jnp.asarray(token_T, jnp.int32)

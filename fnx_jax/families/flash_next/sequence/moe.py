@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import MoeParams, SharedExpertParams
-from fnx_jax.families.flash_next.sequence.dense import dot, linear, parameter
+from fnx_jax.families.flash_next.sequence.dense import dot, linear
 from fnx_jax.families.flash_next.sequence.positions import positions
 from pallas_kernels.dense_matmul import Weight
 from pallas_kernels.expert_matmul import ExpertLines, LineMap, Pools
@@ -28,14 +28,16 @@ def picks(
     x_TD: Float[Array, "T D"], params: MoeParams, config: FlashNextConfig
 ) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
     """Each row's experts, most likely first, ties to the lower id, and their weights."""
-    logits = dot(x_TD, parameter(params.router, x_TD), x_TD.dtype)
+    logits = dot(x_TD, params.router.astype(x_TD.dtype), x_TD.dtype)
     weight, expert = lax.top_k(jax.nn.softmax(logits, axis=-1), config.active_experts)
     if config.normalise_picks:
         weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
     return expert, weight
 
 
-def shared_expert(x_TD: Float[Array, "T D"], params: SharedExpertParams, config: FlashNextConfig) -> Float[Array, "T D"]:
+def shared_expert(
+    x_TD: Float[Array, "T D"], params: SharedExpertParams, config: FlashNextConfig
+) -> Float[Array, "T D"]:
     """The expert that every row visits, times its gate."""
     hidden = jax.nn.silu(linear(x_TD, params.gate, config.shared_ffn)) * linear(x_TD, params.up, config.shared_ffn)
     return jax.nn.sigmoid(linear(x_TD, params.scale, 1)) * linear(hidden, params.down, config.hidden)

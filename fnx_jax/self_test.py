@@ -1,0 +1,37 @@
+"""Host side: shows, before a model serves, that its rows keep their bits on this machine.
+
+One prompt runs whole, then row by row in company; every logit must agree bit for bit.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fnx_jax.lanes import teacher
+from fnx_jax.lanes.rounds import DeviceSteps
+
+ROWS = 21
+
+
+class SelfTestError(RuntimeError):
+    """The rows of this model depend on their company here; nothing it would serve could be trusted."""
+
+
+def self_test(steps: DeviceSteps) -> None:
+    """Raises SelfTestError where a row's bits depend on chunks or neighbours. The rounds must be at rest."""
+    most = min(ROWS, steps.context)
+    ids = (np.arange(most) * 37 + 11) % steps.vocabulary
+    whole = teacher.logits(steps, ids)
+    for cuts in (range(1, most), (most // 2,)):
+        pieces = _in_pieces(steps, ids, (0, *cuts, most))
+        if not np.array_equal(pieces, whole):
+            row = int(np.argwhere((pieces != whole).any(axis=1))[0, 0])
+            raise SelfTestError(f"row {row} of a prompt changed when the prompt was cut into {len(cuts) + 1} pieces")
+
+
+def _in_pieces(steps: DeviceSteps, ids: np.ndarray, cuts: Sequence[int]) -> np.ndarray:
+    """The prompt's logits, piece by piece; where there is a second lane, another prompt shares every tile."""
+    parts = []
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        parts.append(teacher.piece_logits(steps, ids, start, stop, company=ids[::-1]))
+    return np.concatenate(parts)

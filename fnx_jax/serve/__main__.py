@@ -1,0 +1,149 @@
+"""Serves a checkpoint over HTTP: python -m fnx_jax.serve [--model=PATH]
+
+Without --model the embedded demo is served. Flags may come from a file: --flagfile=FILE.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from checkpoints.commands import UsageError, run
+from checkpoints.errors import CheckpointError
+from fnx_jax.serve.assets import AssetError, read_text_assets
+from fnx_jax.serve.logs import configure_logging
+from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_server
+from fnx_jax.serve.service import LoadedModel
+from fnx_jax.serve.settings import ServerSettings
+
+DEMO = Path(__file__).parent.parent.parent / "checkpoints" / "demo"
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)
+flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.", flag_values=FLAGS)
+flags.DEFINE_integer("port", 8000, "Port to listen on; 0 takes a free one.", 0, 65535, flag_values=FLAGS)
+flags.DEFINE_multi_string("served_model_name", [], "Name of the model in requests; may be repeated.", flag_values=FLAGS)
+flags.DEFINE_multi_string("api_key", [], "Key that requests must carry; may be repeated.", flag_values=FLAGS)
+flags.DEFINE_string("api_key_file", None, "File with one key a line.", flag_values=FLAGS)
+flags.DEFINE_bool("protect_metrics", False, "Ask for a key at /metrics too.", flag_values=FLAGS)
+flags.DEFINE_multi_string("allowed_origins", [], "Browser origins that may call; may be repeated.", flag_values=FLAGS)
+flags.DEFINE_integer("context", None, "Positions of a prompt and its reply together.", 2, flag_values=FLAGS)
+flags.DEFINE_integer("lanes", 4, "Requests that run at once.", 1, 64, flag_values=FLAGS)
+flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches float32.", flag_values=FLAGS)
+flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values=FLAGS)
+flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
+flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
+flags.DEFINE_integer("max_body_mb", 32, "Largest request body.", 1, flag_values=FLAGS)
+flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAGS)
+flags.DEFINE_integer("default_max_tokens", None, "Reply limit where a request has none.", 1, flag_values=FLAGS)
+flags.DEFINE_float("drain_seconds", 30.0, "How long replies may finish after a stop signal.", 0.0, flag_values=FLAGS)
+flags.DEFINE_enum(
+    "late_system", "refuse", ["refuse", "merge", "user"], "What a system message after the first turn becomes.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_enum(
+    "reasoning_field", "both", ["both", "reasoning_content", "reasoning"], "Name of the field for reasoning.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_enum(
+    "generation_config", "auto", ["auto", "neutral"], "Whether sampling defaults come from the checkpoint.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_bool("self_test", True, "Compare a prompt whole and in pieces before serving.", flag_values=FLAGS)
+flags.DEFINE_bool("log_json", False, "Log lines as JSON.", flag_values=FLAGS)
+flags.DEFINE_bool("quiet", False, "No progress and no access lines.", flag_values=FLAGS)
+
+
+def settings() -> ServerSettings:
+    """The HTTP side's choices from the flags."""
+    return ServerSettings(
+        host=FLAGS.host,
+        port=FLAGS.port,
+        served_names=tuple(FLAGS.served_model_name),
+        api_keys=(*FLAGS.api_key, *_keys(FLAGS.api_key_file)),
+        protect_metrics=FLAGS.protect_metrics,
+        allowed_origins=tuple(FLAGS.allowed_origins),
+        max_body_bytes=FLAGS.max_body_mb << 20,
+        max_n=FLAGS.max_n,
+        default_max_tokens=FLAGS.default_max_tokens,
+        drain_s=FLAGS.drain_seconds,
+        late_system=FLAGS.late_system,
+        reasoning_field=FLAGS.reasoning_field,
+        generation_config=FLAGS.generation_config,
+        log_json=FLAGS.log_json,
+        quiet=FLAGS.quiet,
+    )
+
+
+def _keys(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        keys = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UsageError(f"--api_key_file: {file}: {error.strerror}") from error
+    if not any(keys):
+        raise UsageError(f"--api_key_file: {file} holds no key")
+    return [key for key in keys if key]
+
+
+def load_model(start: StartUp) -> LoadedModel:
+    """Reads, places and warms up the model of --model."""
+    start.progress("importing jax")
+    from fnx_jax.compilations import CompilationCounter
+    from fnx_jax.engine.limits import EngineConfig
+    from fnx_jax.engine.loop import Engine
+    from fnx_jax.lanes.warmup import warm_up
+    from fnx_jax.model import load
+    from fnx_jax.self_test import self_test
+
+    folder = Path(FLAGS.model)
+    assets = read_text_assets(folder)
+    model = load(
+        folder,
+        dtype=FLAGS.dtype,
+        lanes=FLAGS.lanes,
+        context=FLAGS.context,
+        draft_head=False,
+        progress=lambda done, total: start.progress("reading weights", done, total),
+    )
+    warm_up(model.steps, lambda what: start.progress(f"compiling {what}"))
+    if FLAGS.self_test:
+        start.progress("self-test")
+        self_test(model.steps)
+    compilations = CompilationCounter()
+    config = EngineConfig(
+        max_queue=FLAGS.max_queue,
+        prefill_chunk=FLAGS.prefill_chunk,
+        max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
+    )
+    engine = Engine(model.steps, config, on_record=start.on_round).start()
+    return LoadedModel(
+        name=folder.resolve().name,
+        engine=engine,
+        assets=assets,
+        context=model.steps.context,
+        vocabulary=model.steps.vocabulary,
+        digest=model.checkpoint_digest,
+        fingerprint={**vars(model.fingerprint), "digest": model.fingerprint.digest()},
+        devices=(model.fingerprint.device,),
+        memory=model.memory(),
+        cache={"block_size": str(model.steps.page), "num_gpu_blocks": str(model.steps.pages)},
+        config={"lanes": model.steps.lanes, "prefill_chunk": config.prefill_chunk, "dtype": FLAGS.dtype or "served"},
+        counters=lambda: {"compilations": compilations.count},
+    )
+
+
+def main(positional: list[str]) -> int:
+    """Runs the server to its end."""
+    if positional:
+        raise UsageError(f"unexpected {' '.join(positional)}; the checkpoint is given by --model")
+    chosen = settings()
+    if not Path(FLAGS.model).is_dir():
+        raise CheckpointError(f"{FLAGS.model}: no such folder")
+    configure_logging(chosen.log_json, chosen.quiet)
+    exits = [(CheckpointError, CHECKPOINT), (AssetError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
+    return run_server(chosen, load_model, exits)
+
+
+if __name__ == "__main__":
+    run(main, FLAGS)

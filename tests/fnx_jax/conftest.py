@@ -22,6 +22,12 @@ def exact_model() -> Callable[[str], fnx_jax.Model]:
 
 
 @pytest.fixture(scope="session")
+def demo_model() -> fnx_jax.Model:
+    """The embedded demo as served."""
+    return fnx_jax.load(FOLDER.parent.parent / "checkpoints" / "demo", lanes=4, context=512)
+
+
+@pytest.fixture(scope="session")
 def golden_case() -> Callable[[str], Case]:
     """Reads a golden case, once."""
     cases: dict[str, Case] = {}

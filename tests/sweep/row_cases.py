@@ -1,6 +1,7 @@
 """Cases of the sweep: ops that keep to one row and need no cache."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.dense_matmul import linear
@@ -35,6 +36,24 @@ def norm_cases() -> dict[str, Case]:
             normal(10, 256, scale=0.1),
         ),
     }
+
+
+def elementary(x: jax.Array, _: tuple) -> list[jax.Array]:
+    """Every elementary function that ops are made of."""
+    size = jnp.abs(x)
+    return [
+        jnp.exp(x),
+        jnp.log(size),
+        jnp.log1p(size),
+        jax.nn.sigmoid(x),
+        jax.nn.silu(x),
+        jax.nn.softplus(x),
+        jax.lax.rsqrt(size),
+        jnp.sqrt(size),
+        jnp.cos(x),
+        jnp.sin(x),
+        x / (size + jnp.float32(1)),
+    ]
 
 
 def stream_cases() -> dict[str, Case]:
@@ -89,7 +108,7 @@ def vocabulary_cases() -> dict[str, Case]:
     ids = rng.integers(0, 248320, (TILES, ROWS, 300)).astype(np.int32)
 
     def log_sum(x: jax.Array, _: tuple) -> jax.Array:
-        return jax.numpy.log(join_sums(block_sums(x, x.max(axis=1))))
+        return jnp.log(join_sums(block_sums(x, x.max(axis=1))))
 
     return {
         "vocabulary_sums": Case(log_sum, tiles(3, 1000, scale=4)),
@@ -99,4 +118,5 @@ def vocabulary_cases() -> dict[str, Case]:
 
 def cases() -> dict[str, Case]:
     """Every case of this file."""
-    return norm_cases() | stream_cases() | expert_sum_cases() | vocabulary_cases()
+    found = {f"elementary_{width}": Case(elementary, tiles(0, width, scale=3)) for width in (6, 40)}
+    return found | norm_cases() | stream_cases() | expert_sum_cases() | vocabulary_cases()

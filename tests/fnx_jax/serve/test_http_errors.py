@@ -152,6 +152,7 @@ def test_a_full_queue_is_told_and_touches_nothing():
         assert error["code"] == "queue_full" and response.headers["retry-after"]
         server.script.gate.set()
         wait_for(lambda: idle(server))
+        assert server.engine.status().finished["abort"] == 2
         assert server.chat().is_success
 
 

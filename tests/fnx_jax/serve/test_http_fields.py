@@ -223,8 +223,9 @@ def test_reasoning_is_split_by_the_prompt(server, thinking, text):
     assert (body["reasoning_content"], body["content"]) == wanted
 
 
-def test_unknown_fields_are_named_in_a_header(server):
+def test_unknown_fields_are_named_in_a_header_and_the_log(server, caplog):
     response = server.chat(mirostat=2, store=True)
+    assert any("mirostat" in record.getMessage() for record in caplog.records)
     assert response.headers["x-ignored-fields"] == "mirostat, store"
     assert "x-ignored-fields" not in server.chat().headers
 

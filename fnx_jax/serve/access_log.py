@@ -10,6 +10,7 @@ from typing import Any
 from fnx_jax.serve.choice import Choice
 
 log = logging.getLogger("fnx_jax.serve.access")
+PROBES = frozenset({"/health", "/ping", "/metrics"})
 
 
 @dataclass
@@ -46,10 +47,11 @@ class RequestRecord:
 
 
 def write(record: RequestRecord) -> None:
-    """Logs a finished request; `fields` is there for formatters that want them apart."""
+    """Logs a finished request, probes only for debugging; `fields` is there for formatters that want them apart."""
+    level = logging.DEBUG if record.path in PROBES else logging.INFO
     fields = record.fields(time.perf_counter())
     line = " ".join(f"{name}={_plain(value)}" for name, value in fields.items())
-    log.info("%s", line, extra={"fields": fields})
+    log.log(level, "%s", line, extra={"fields": fields})
 
 
 def _plain(value: Any) -> str:

@@ -18,6 +18,7 @@ def test_one_access_line_a_request_without_its_text(caplog):
         server.script.say("</think>secret reply")
         server.http.headers["X-Request-Id"] = "r1"
         server.chat("secret words", user="some one")
+        server.http.get("/health")
         server.chat(temperature=9)
     first, second = (record.getMessage() for record in caplog.records if record.name == "fnx_jax.serve.access")
     assert first.startswith("id=r1 method=POST path=/v1/chat/completions status=200")

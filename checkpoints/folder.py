@@ -83,7 +83,7 @@ def _read_index(path: Path) -> dict[str, str] | None:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
     for name, file_name in weight_map.items():
-        if not isinstance(file_name, str) or Path(file_name).name != file_name:
+        if not isinstance(file_name, str) or "/" in file_name or file_name in ("", ".", ".."):
             raise CheckpointError(f"{path}: {name}: {file_name!r} is not the name of a file in this folder")
     return weight_map
 

@@ -111,7 +111,9 @@ class Model:
     def _tokens(self, token_ids: Sequence[int] | np.ndarray) -> Int[np.ndarray, " T"]:
         tokens = np.asarray(token_ids)
         if tokens.ndim != 1 or tokens.size == 0 or tokens.dtype.kind not in "iu":
-            raise ValueError(f"token ids of shape {list(tokens.shape)} and dtype {tokens.dtype}: a list of ids was wanted")
+            raise ValueError(
+                f"token ids of shape {list(tokens.shape)} and dtype {tokens.dtype}: a list of ids was wanted"
+            )
         if tokens.size > self.steps.context:
             raise ValueError(f"{tokens.size} tokens, but the context holds {self.steps.context}")
         bad = tokens[(tokens < 0) | (tokens >= self.steps.vocabulary)]

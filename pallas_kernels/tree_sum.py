@@ -10,7 +10,9 @@ from jaxtyping import Array, Float
 
 
 def tree_sum(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
-    """Sums one axis by adding its upper half to its lower half until one entry is left; +0.0 fills up to a power of two.
+    """Sums one axis by adding its upper half to its lower half until one entry is left.
+
+    +0.0 fills the axis up to a power of two.
 
     Returns: x without the axis.
     """

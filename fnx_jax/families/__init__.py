@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-
 from fnx_jax.families.flash_next import cache, config, forward, load
 
 

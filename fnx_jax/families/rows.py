@@ -1,6 +1,7 @@
 """Traced: one tile of rows, as every family's forward pass takes it."""
 
-import jax
+from typing import Any
+
 from flax import struct
 
 from pallas_kernels.gated_delta import RowPlaces
@@ -10,6 +11,6 @@ from pallas_kernels.gated_delta import RowPlaces
 class Rows:
     """token_B int32; places: where each row belongs; ngram_BLE float32, one n-gram embedding a layer that takes one."""
 
-    token_B: jax.Array
+    token_B: Any
     places: RowPlaces
-    ngram_BLE: jax.Array
+    ngram_BLE: Any

@@ -60,20 +60,13 @@ class DeviceSteps:
     max_rows: int
     layered: bool = False
     row_tile: int = ROW_TILE
+    vocabulary: int = field(init=False)
+    history: int = field(init=False)
     programs: Programs = field(init=False)
 
     def __post_init__(self) -> None:
+        self.vocabulary, self.history = self.device.config.vocabulary, self.device.config.ngram_size - 1
         self.programs = programs(self.device.family, self.device.config, self.page, self.layered)
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids of the model, those without a token included."""
-        return self.device.config.vocabulary
-
-    @property
-    def history(self) -> int:
-        """Previous tokens that a row needs."""
-        return self.device.config.ngram_size - 1
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Queues every tile's programs, then waits once for all results."""

@@ -7,6 +7,7 @@ order and no partition changes; ties go to the lower id everywhere. Read next: l
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.struct
 import jax
@@ -33,13 +34,13 @@ class DrawParams:
     min_p_B: floor relative to the likeliest entry's probability, in [0, 1]; 0 keeps all.
     """
 
-    seed_B2: jax.Array  # [B, 2] uint32
-    choice_B: jax.Array  # [B] int32
-    position_B: jax.Array  # [B] int32
-    temperature_B: jax.Array  # [B] float32
-    top_k_B: jax.Array  # [B] int32
-    top_p_B: jax.Array  # [B] float32
-    min_p_B: jax.Array  # [B] float32
+    seed_B2: Any  # [B, 2] uint32
+    choice_B: Any  # [B] int32
+    position_B: Any  # [B] int32
+    temperature_B: Any  # [B] float32
+    top_k_B: Any  # [B] int32
+    top_p_B: Any  # [B] float32
+    min_p_B: Any  # [B] float32
 
 
 @flax.struct.dataclass
@@ -50,12 +51,12 @@ class Adjustments:
     presence_B, frequency_B: subtracted once, or times the count, for ids that counts_BV holds.
     """
 
-    bias_BV: jax.Array  # [B, V] float32
-    counts_BV: jax.Array  # [B, V] int32
-    seen_BV: jax.Array  # [B, V] bool
-    presence_B: jax.Array  # [B] float32
-    frequency_B: jax.Array  # [B] float32
-    repetition_B: jax.Array  # [B] float32
+    bias_BV: Any  # [B, V] float32
+    counts_BV: Any  # [B, V] int32
+    seen_BV: Any  # [B, V] bool
+    presence_B: Any  # [B] float32
+    frequency_B: Any  # [B] float32
+    repetition_B: Any  # [B] float32
 
 
 @flax.struct.dataclass

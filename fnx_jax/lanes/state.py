@@ -4,6 +4,7 @@ Lanes never read each other. A lane's rows are addressed by absolute position, s
 0 and cut back by running the row at the cut again; only recurrent states must be walked on, by `commit`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -53,4 +54,4 @@ def commit(family: Family, config: Any, params: Any, state: LaneState, length_L:
 
     A lane that is already there stays as it is; one with 0 is emptied.
     """
-    return state.replace(cache=family.commit(params, config, state.cache, length_L))
+    return replace(state, cache=family.commit(params, config, state.cache, length_L))

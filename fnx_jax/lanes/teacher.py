@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fnx_jax.engine.steps import RoundPlan, Score
+from fnx_jax.families.history import token_history
 from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.tiles import cut
 
@@ -85,13 +86,9 @@ def _plan(steps: DeviceSteps, pieces: Sequence[_Piece], scores: tuple[Score, ...
         lane_B=np.concatenate([np.full(stop - start, lane, np.int32) for lane, _, start, stop in pieces]),
         position_B=positions,
         speculative_B=np.zeros(len(positions), bool),
-        history_BN=np.concatenate([history(token_T, start, stop, steps.history) for _, token_T, start, stop in pieces]),
+        history_BN=np.concatenate(
+            [token_history(token_T, steps.history)[start:stop] for _, token_T, start, stop in pieces]
+        ),
         pages_LP=pages,
         scores=scores,
     )
-
-
-def history(token_T: Int[np.ndarray, " T"], start: int, stop: int, depth: int) -> Int[np.ndarray, "B N"]:
-    """The `depth` tokens before each position in [start, stop), newest first, -1 before the start. int32."""
-    back = np.arange(start, stop)[:, None] - 1 - np.arange(depth)[None, :]
-    return np.where(back >= 0, token_T[np.maximum(back, 0)], -1).astype(np.int32)

@@ -37,15 +37,24 @@ flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAG
 flags.DEFINE_integer("default_max_tokens", None, "Reply limit where a request has none.", 1, flag_values=FLAGS)
 flags.DEFINE_float("drain_seconds", 30.0, "How long replies may finish after a stop signal.", 0.0, flag_values=FLAGS)
 flags.DEFINE_enum(
-    "late_system", "refuse", ["refuse", "merge", "user"], "What a system message after the first turn becomes.",
+    "late_system",
+    "refuse",
+    ["refuse", "merge", "user"],
+    "What a system message after the first turn becomes.",
     flag_values=FLAGS,
 )
 flags.DEFINE_enum(
-    "reasoning_field", "both", ["both", "reasoning_content", "reasoning"], "Name of the field for reasoning.",
+    "reasoning_field",
+    "both",
+    ["both", "reasoning_content", "reasoning"],
+    "Name of the field for reasoning.",
     flag_values=FLAGS,
 )
 flags.DEFINE_enum(
-    "generation_config", "auto", ["auto", "neutral"], "Whether sampling defaults come from the checkpoint.",
+    "generation_config",
+    "auto",
+    ["auto", "neutral"],
+    "Whether sampling defaults come from the checkpoint.",
     flag_values=FLAGS,
 )
 flags.DEFINE_bool("self_test", True, "Compare a prompt whole and in pieces before serving.", flag_values=FLAGS)

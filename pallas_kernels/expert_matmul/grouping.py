@@ -1,10 +1,10 @@
 """Traced: which rows meet which expert, in tiles of sixteen, every distinct expert's rows side by side."""
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-import jax
 from pallas_kernels.row_tiles import ROW_TILE
 
 

@@ -4,6 +4,8 @@ The committed state moves only by rows that are certain; drafts under test walk 
 stay in the ring. `fold` walks accepted ones into the committed state later, by the same step.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -46,7 +48,7 @@ def fold(
 
     behind = jnp.any((target_L > folded_L) & (target_L > 0))
     lanes = jnp.where(behind, committed.shape[0], 0)
-    return state.replace(committed=jax.lax.fori_loop(0, lanes, one_lane, committed))
+    return replace(state, committed=jax.lax.fori_loop(0, lanes, one_lane, committed))
 
 
 def gated_delta_rows(

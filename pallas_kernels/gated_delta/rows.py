@@ -4,7 +4,8 @@ A ring holds the newest rows of a lane at `position % size`. A rejected row's en
 that position and never read before, so a ring needs no commit.
 """
 
-import jax
+from typing import Any
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -20,10 +21,10 @@ class RowPlaces:
     Rows of one lane are contiguous and ascend by one.
     """
 
-    lane_B: jax.Array
-    position_B: jax.Array
-    live_B: jax.Array
-    speculative_B: jax.Array
+    lane_B: Any
+    position_B: Any
+    live_B: Any
+    speculative_B: Any
 
     def first_B(self) -> Bool[Array, " B"]:
         """The rows that are their lane's first of this batch."""

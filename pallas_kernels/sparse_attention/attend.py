@@ -42,7 +42,9 @@ def attend(
     """
     rows, heads, size = q_BHK.shape
     groups = key_PSGK.shape[2]
-    q = (q_BHK.reshape(rows, groups, heads // groups, size) * jnp.float32(1 / math.sqrt(size))).astype(value_dtype(key_PSGK))
+    q = (q_BHK.reshape(rows, groups, heads // groups, size) * jnp.float32(1 / math.sqrt(size))).astype(
+        value_dtype(key_PSGK)
+    )
     padded = jnp.pad(kept_BK, ((0, 0), (0, -kept_BK.shape[1] % PART)))
     offset = jnp.arange(block, dtype=jnp.int32)
 

@@ -14,7 +14,7 @@ class PageTable:
     page: int = struct.field(pytree_node=False)
 
     def units(self, unit_BU: Int[Array, "B U"], per_page: int) -> Int[Array, "B U"]:
-        """Flat index of units (rows or blocks, `per_page` of them a page) of each row's lane; clipped into the table."""
+        """Flat index of units (rows or blocks, `per_page` a page) of each row's lane; clipped into the table."""
         slot = jnp.clip(unit_BU // per_page, 0, self.pages_BP.shape[1] - 1)
         page = jnp.take_along_axis(self.pages_BP, slot, axis=1)
         return jnp.maximum(page, 0) * per_page + unit_BU % per_page

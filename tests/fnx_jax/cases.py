@@ -7,8 +7,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fnx_jax.engine.steps import RoundPlan
+from fnx_jax.families.history import token_history
 from fnx_jax.lanes.rounds import DeviceSteps
-from fnx_jax.lanes.teacher import history
+from fnx_jax.lanes.tiles import cut
 
 FOLDER = Path(__file__).parent.parent / "golden"
 CASES = ("base", "silu_two_ple", "long_eos", "official_names")
@@ -71,15 +72,13 @@ def plan(steps: DeviceSteps, pieces: list[Piece], pages_LP: np.ndarray | None = 
         lane_B=np.concatenate([np.full(p.stop - p.start, p.lane, np.int32) for p in pieces]),
         position_B=position,
         speculative_B=position >= floor,
-        history_BN=np.concatenate([history(p.tokens, p.start, p.stop, steps.history) for p in pieces]),
+        history_BN=np.concatenate([token_history(p.tokens, steps.history)[p.start : p.stop] for p in pieces]),
         pages_LP=page_table(steps) if pages_LP is None else pages_LP,
     )
 
 
 def run(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
     """Runs pieces in one round and returns the logits of all their rows."""
-    from fnx_jax.lanes.tiles import cut
-
     planned = plan(steps, pieces)
     ngram = steps.device.ngrams.embeddings(planned.token_B, planned.history_BN)
     logits = []

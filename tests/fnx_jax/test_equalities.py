@@ -88,7 +88,9 @@ def test_prompt_logprobs_do_not_depend_on_chunks(demo_model):
     def report(chunk):
         sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=2)
         engine = Engine(demo_model.steps, EngineConfig(prefill_chunk=chunk))
-        return [e.prompt_logprobs for e in engine.run([Request("x", prompt(8, 37), sampling)])["x"] if e.prompt_logprobs]
+        return [
+            e.prompt_logprobs for e in engine.run([Request("x", prompt(8, 37), sampling)])["x"] if e.prompt_logprobs
+        ]
 
     (whole,) = report(512)
     assert whole[0] is None and len(whole) == 37

@@ -4,6 +4,8 @@ Rows of attention lie in pages and rings are addressed by absolute position, so 
 lies past its length is overwritten before it is read. Only the recurrent states must be moved on, by `commit`.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -93,7 +95,6 @@ def commit(
     mixers = [layer.mixer for layer in params.layers if isinstance(layer.mixer, DeltaParams)]
     sizes = delta_sizes(config)
     delta = tuple(
-        fold(state, cache.folded, length_L, mixer.rule, sizes)
-        for state, mixer in zip(cache.delta, mixers, strict=True)
+        fold(state, cache.folded, length_L, mixer.rule, sizes) for state, mixer in zip(cache.delta, mixers, strict=True)
     )
-    return cache.replace(delta=delta, folded=length_L)
+    return replace(cache, delta=delta, folded=length_L)

@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """exact: operands and caches stay float32. decode: EXL3 trellises are decoded at load, for devices without kernels."""
+    """exact: operands and caches stay float32. decode: EXL3 trellises are decoded at load, where no kernel does."""
 
     exact: bool
     decode: bool
@@ -49,7 +49,9 @@ class StoreLeaves:
         mean = float(np.mean(value.astype(np.float32)))
         # A weight stored around one would be applied as two.
         if not abs(mean) < 0.5:
-            raise CheckpointError(f"{self.store.info(name).where}: mean {mean:.3f}, but this norm is stored around zero")
+            raise CheckpointError(
+                f"{self.store.info(name).where}: mean {mean:.3f}, but this norm is stored around zero"
+            )
         return self._place(value)
 
     def conv(self, name: str, channels: int, taps: int) -> jax.Array:
@@ -114,7 +116,7 @@ class StoreLeaves:
 
 
 def _pools(weights: list) -> tuple[Pools, np.ndarray, np.ndarray]:
-    """Stacks weights of one structure and shape into a pool each. Returns the pools, and each weight's pool and line."""
+    """Stacks weights of one structure and shape into a pool each. Returns pools, and each weight's pool and line."""
     kinds: dict[tuple, list[int]] = {}
     for index, weight in enumerate(weights):
         leaves, structure = jax.tree.flatten(weight)

@@ -33,7 +33,9 @@ def route_rows(
     return Picks(expert_BA=jnp.where(live_B[:, None], expert, config.experts), weight_BA=weight)
 
 
-def shared_expert(x_BD: Float[Array, "B D"], params: SharedExpertParams, config: FlashNextConfig) -> Float[Array, "B D"]:
+def shared_expert(
+    x_BD: Float[Array, "B D"], params: SharedExpertParams, config: FlashNextConfig
+) -> Float[Array, "B D"]:
     """The expert that every row visits, times its gate."""
     hidden = (jax.nn.silu(linear(x_BD, params.gate)) * linear(x_BD, params.up))[:, : config.shared_ffn]
     return jax.nn.sigmoid(linear(x_BD, params.scale)[:, :1]) * linear(hidden, params.down)[:, : config.hidden]

@@ -2,7 +2,8 @@
 
 Row i takes the streams R_i after the main model's last layer (or the head's own, in a chain) and the NEXT token:
 
-    X_s = fc_hidden @ h_s + fc_embedding @ rms_c(embed[t_{i+1}])      h = rms_c(R_i) with ONE mean square over all streams
+    X_s = fc_hidden @ h_s + fc_embedding @ rms_c(embed[t_{i+1}])
+    h = rms_c(R_i) with ONE mean square over all streams
 
 then one attention layer; its logits predict t_{i+2}. Drafts never change a reply, so only the kept rows' caches matter.
 """

@@ -67,9 +67,7 @@ def sparse_attention_block(
     seen = (places.position_B + 1) // config.block
     scores = op.block_scores(projected.index_query, pages.pooled, table, seen)
     kept, count = op.keep_blocks(scores, seen, config.kept_blocks)
-    out = op.attend(
-        projected.query, pages.key, pages.value, table, kept, count, places.position_B, config.block
-    )
+    out = op.attend(projected.query, pages.key, pages.value, table, kept, count, places.position_B, config.block)
     return pages, attention_output(out, projected.gate, params, config)
 
 

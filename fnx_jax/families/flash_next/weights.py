@@ -4,7 +4,7 @@
 loading, and anything else that needs the tree, is one `Leaves`.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from checkpoints.naming import MTP_PREFIX
 from fnx_jax.families.flash_next.config import FlashNextConfig
@@ -24,19 +24,18 @@ from pallas_kernels.hyper_connection import HyperWeights
 from pallas_kernels.ngram_mix import NgramWeights
 
 
-
 class Leaves(Protocol):
     """Where leaves come from. Names are the file's, without `.weight` for linears; shapes are logical."""
 
-    def plain(self, name: str, shape: tuple[int, ...]):
+    def plain(self, name: str, shape: tuple[int, ...]) -> Any:
         """A tensor as it is."""
         ...
 
-    def centred(self, name: str, shape: tuple[int, ...]):
+    def centred(self, name: str, shape: tuple[int, ...]) -> Any:
         """A norm weight that must lie around zero."""
         ...
 
-    def conv(self, name: str, channels: int, taps: int):
+    def conv(self, name: str, channels: int, taps: int) -> Any:
         """A depthwise convolution: [channels, 1, taps] in the file, [channels, taps] here."""
         ...
 

@@ -10,7 +10,8 @@ from checkpoints.store import open_store
 from fnx_jax.families.flash_next.config import FlashNextConfig, read_config
 from fnx_jax.families.flash_next.load import Arithmetic, load_params, open_ngrams
 from fnx_jax.families.flash_next.params import AttentionParams, LayerParams, ModelParams
-from fnx_jax.families.flash_next.sequence import Functions, functions, token_history
+from fnx_jax.families.flash_next.sequence import Functions, functions
+from fnx_jax.families.history import token_history
 from tests.fnx_jax.cases import FOLDER, Case, read_case
 
 

@@ -7,9 +7,7 @@ from fnx_jax.lanes.rounds import DeviceSteps
 from tests.fnx_jax.cases import page_table
 
 
-def lane_view(
-    steps: DeviceSteps, lane: int, length: int, pages_LP: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
+def lane_view(steps: DeviceSteps, lane: int, length: int, pages_LP: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """The live part of every leaf of one lane that holds `length` rows. Raises KeyError for a leaf nobody described."""
     config = steps.device.config
     rows = np.arange(length)
@@ -45,8 +43,13 @@ def lane_view(
 def assert_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
     """Every leaf equal, bit for bit."""
     assert found.keys() == wanted.keys()
-    unequal = [name for name in wanted if not np.array_equal(np.atleast_1d(found[name]).view(np.uint8), np.atleast_1d(wanted[name]).view(np.uint8))]
+    unequal = [name for name in wanted if bits(found[name]) != bits(wanted[name])]
     assert not unequal, f"leaves that differ: {unequal}"
+
+
+def bits(value: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    """Shape and bytes: what two equal arrays share, signs of zeros included."""
+    return value.shape, np.ascontiguousarray(value).tobytes()
 
 
 def poison(steps: DeviceSteps) -> None:

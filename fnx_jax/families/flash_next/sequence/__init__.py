@@ -5,6 +5,5 @@ whatever order the compiler likes. Read next: functions.py (the bundle), network
 """
 
 from fnx_jax.families.flash_next.sequence.functions import Functions, functions
-from fnx_jax.families.flash_next.sequence.history import token_history
 
-__all__ = ["Functions", "functions", "token_history"]
+__all__ = ["Functions", "functions"]

@@ -1,0 +1,87 @@
+"""Host and traced side: the device mesh, how leaves lie on it, and the one wrapper around jax.shard_map.
+
+A leaf is either the same on every rank, or *dealt*: a stack with one entry a rank, split along its first axis. Inside a
+program a rank sees its own entry, without that axis. With one device nothing is stacked and nothing is wrapped.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fnx_jax.axes import RANKS
+
+SAME, DEALT = PartitionSpec(), PartitionSpec(RANKS)
+
+
+def make_mesh(ranks: int) -> Mesh:
+    """The first `ranks` devices in order. Raises ValueError where there are fewer."""
+    devices = jax.devices()
+    if ranks > len(devices):
+        raise ValueError(f"devices={ranks}, but this machine has {len(devices)}")
+    return Mesh(np.array(devices[:ranks]), (RANKS,))
+
+
+def place_same(value: Any, mesh: Mesh) -> jax.Array:
+    """Puts one value on every rank."""
+    return jax.device_put(value, NamedSharding(mesh, SAME))
+
+
+def place_dealt(parts: Sequence[Any], mesh: Mesh) -> jax.Array:
+    """Puts part r on rank r alone; parts have one shape. With one rank the part itself is placed, unstacked."""
+    if len(parts) == 1:
+        return place_same(parts[0], mesh)
+    arrays = [jax.device_put(part[None], device) for part, device in zip(parts, mesh.devices.flat, strict=True)]
+    shape = (len(parts), *arrays[0].shape[1:])
+    return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, DEALT), arrays)
+
+
+def layout(tree: Any) -> Any:
+    """The PartitionSpec of every leaf: DEALT where a placed leaf is dealt, SAME for all else."""
+    return jax.tree.map(lambda leaf: DEALT if _is_dealt(leaf) else SAME, tree)
+
+
+def on_ranks(f: Callable[..., Any], mesh: Mesh, results: Callable[..., Any], donate: tuple[int, ...] = ()) -> Any:
+    """Compiles `f`, written for one rank, to run on all of them.
+
+    Args:
+      results: takes the layouts of f's arguments and returns that of its results, whole or by prefixes.
+      donate: arguments whose buffers the results may take over.
+    Returns: a function of placed or host arrays. One program is compiled for each layout it meets.
+    """
+    if mesh.size == 1:
+        return jax.jit(f, donate_argnums=donate)
+    programs: dict[Any, Any] = {}
+
+    def call(*arguments: Any) -> Any:
+        leaves, tree = jax.tree.flatten(arguments)
+        key = (tree, tuple(map(_is_dealt, leaves)))
+        if key not in programs:
+            programs[key] = jax.jit(_mapped(f, mesh, layout(arguments), results), donate_argnums=donate)
+        return programs[key](*arguments)
+
+    return call
+
+
+def _mapped(f: Callable[..., Any], mesh: Mesh, specs: tuple, results: Callable[..., Any]) -> Callable[..., Any]:
+    out_specs = results(*specs)
+
+    def one_rank(*arguments: Any) -> Any:
+        local = jax.tree.map(lambda leaf, spec: leaf[0] if spec == DEALT else leaf, arguments, specs)
+        out = f(*local)
+        return jax.tree.map(
+            lambda spec, part: jax.tree.map(lambda leaf: leaf[None], part) if spec == DEALT else part,
+            out_specs,
+            out,
+            is_leaf=lambda value: isinstance(value, PartitionSpec),
+        )
+
+    # check_vma: jax cannot see that gathered roots give every rank the same sum.
+    return jax.shard_map(one_rank, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
+
+
+def _is_dealt(leaf: Any) -> bool:
+    sharding = getattr(leaf, "sharding", None)
+    return isinstance(sharding, NamedSharding) and sharding.spec == DEALT

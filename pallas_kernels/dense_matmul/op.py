@@ -2,14 +2,26 @@
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float
 
 from pallas_kernels import exl3
 from pallas_kernels.dense_matmul.reference import tile_matmul
 from pallas_kernels.row_tiles import row_tiles
 
-Weight = jax.Array | exl3.Exl3Weight | exl3.DecodedWeight
-"""A plain [out, in] array, a packed EXL3 layer, or an EXL3 layer whose trellis was decoded at load."""
+@struct.dataclass
+class Selected:
+    """An EXL3 layer of which some columns are wanted: columns [n] int32, their places among the layer's outputs.
+
+    A rotation mixes 128 outputs, so whole blocks are multiplied and the columns are picked afterwards.
+    """
+
+    weight: exl3.Exl3Weight | exl3.DecodedWeight
+    columns: jax.Array
+
+
+Weight = jax.Array | exl3.Exl3Weight | exl3.DecodedWeight | Selected
+"""A plain [out, in] array, a packed EXL3 layer, one whose trellis was decoded at load, or columns of one."""
 
 
 def dense_matmul(x: Float[Array, "... I"], weight_OI: Float[Array, "O I"]) -> Float[Array, "... O"]:
@@ -30,6 +42,8 @@ def linear(x: Float[Array, "... I"], weight: Weight) -> Float[Array, "... O"]:
     An EXL3 weight may be wider than the layer on both sides: narrow rows are extended by zeros, and the caller cuts
     the outputs it does not know.
     """
+    if isinstance(weight, Selected):
+        return linear(x, weight.weight)[..., weight.columns]
     if not isinstance(weight, exl3.Exl3Weight | exl3.DecodedWeight):
         return dense_matmul(x, weight)
     missing = weight.in_features - x.shape[-1]

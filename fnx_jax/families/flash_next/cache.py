@@ -13,6 +13,8 @@ from jaxtyping import Array, Int
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import DeltaParams, ModelParams
+from fnx_jax.families.flash_next.shards import Shards
+from fnx_jax.mesh import DEALT, SAME
 from pallas_kernels.gated_delta import DeltaSizes, DeltaState, fold
 from pallas_kernels.gated_delta.rows import RING
 from pallas_kernels.sparse_attention import pool_dtype
@@ -46,23 +48,26 @@ class FlashNextCache:
     folded: jax.Array
 
 
-def delta_sizes(config: FlashNextConfig) -> DeltaSizes:
-    """The recurrent layers' sizes, in the kernel's words."""
+def delta_sizes(config: FlashNextConfig, shards: Shards) -> DeltaSizes:
+    """A rank's share of the recurrent layers, in the kernel's words."""
     return DeltaSizes(
-        key_heads=config.delta_key_heads,
-        value_heads=config.delta_value_heads,
+        key_heads=shards.delta_key_heads,
+        value_heads=shards.delta_value_heads,
         key_size=config.delta_key_size,
         value_size=config.delta_value_size,
     )
 
 
-def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtype: jnp.dtype) -> FlashNextCache:
-    """Allocates the caches of `lanes` lanes and `pages` pages of `page` positions (a multiple of the block)."""
+def empty_cache(
+    config: FlashNextConfig, shards: Shards, lanes: int, pages: int, page: int, dtype: jnp.dtype
+) -> FlashNextCache:
+    """One rank's caches of `lanes` lanes and `pages` pages of `page` positions (a multiple of the block)."""
     if page % config.block:
         raise ValueError(f"empty_cache: a page of {page} positions is not a multiple of the block {config.block}")
-    state = (lanes, config.delta_value_heads, config.delta_key_size, config.delta_value_size)
-    ring = (lanes, RING, config.delta_channels + 2 * config.delta_value_heads)
-    rows, stored = (pages, page, config.kv_heads, config.head_size), pool_dtype(dtype)
+    sizes, stored = delta_sizes(config, shards), pool_dtype(dtype)
+    state = (lanes, sizes.value_heads, sizes.key_size, sizes.value_size)
+    channels = 2 * sizes.key_heads * sizes.key_size + sizes.value_heads * sizes.value_size
+    rows = (pages, page, shards.kv_heads, config.head_size)
 
     def attention() -> AttentionPages:
         return AttentionPages(
@@ -73,6 +78,7 @@ def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtyp
         )
 
     def delta() -> DeltaState:
+        ring = (lanes, RING, channels + 2 * sizes.value_heads)
         return DeltaState(committed=jnp.zeros(state, jnp.float32), ring=jnp.zeros(ring, jnp.float32))
 
     planes = config.attention_layers + (1 if config.mtp_layers else 0)
@@ -85,15 +91,27 @@ def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtyp
     )
 
 
+def cache_layout(cache: FlashNextCache, shards: Shards) -> FlashNextCache:
+    """Which leaves of a cache are dealt: recurrent states and KV pages, by head."""
+    delta = DEALT if shards.delta_ranks > 1 else SAME
+    heads = DEALT if shards.ranks > 1 else SAME
+    return FlashNextCache(
+        delta=tuple(DeltaState(committed=delta, ring=delta) for _ in cache.delta),
+        attention=tuple(AttentionPages(key=heads, value=heads, raw=SAME, pooled=SAME) for _ in cache.attention),
+        ngram=tuple(SAME for _ in cache.ngram),
+        folded=SAME,
+    )
+
+
 def commit(
-    params: ModelParams, config: FlashNextConfig, cache: FlashNextCache, length_L: Int[Array, " L"]
+    params: ModelParams, config: FlashNextConfig, shards: Shards, cache: FlashNextCache, length_L: Int[Array, " L"]
 ) -> FlashNextCache:
     """Walks accepted rows into the recurrent states: afterwards lane l has taken in its first length_L[l] rows.
 
     length_L may lie at most one window past `folded`; a lane whose length equals it stays as it is. 0 empties a lane.
     """
     mixers = [layer.mixer for layer in params.layers if isinstance(layer.mixer, DeltaParams)]
-    sizes = delta_sizes(config)
+    sizes = delta_sizes(config, shards)
     delta = tuple(
         fold(state, cache.folded, length_L, mixer.rule, sizes) for state, mixer in zip(cache.delta, mixers, strict=True)
     )

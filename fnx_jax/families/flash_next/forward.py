@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from fnx_jax.collectives import gather_columns
 from fnx_jax.families.flash_next.cache import AttentionPages, FlashNextCache
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.gated_delta import gated_delta_block
 from fnx_jax.families.flash_next.moe import Picks, experts, route_rows
 from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams, MoeParams
+from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.families.flash_next.residual import embed
 from fnx_jax.families.flash_next.sparse_attention import sparse_attention_block
 from fnx_jax.families.rows import Rows
@@ -45,6 +47,7 @@ def mix_and_route(
     streams: Float[Array, "B N"],
     params: LayerParams,
     config: FlashNextConfig,
+    shards: Shards,
     state: LayerState,
     folded_L: Int[Array, " L"],
     places: RowPlaces,
@@ -59,19 +62,19 @@ def mix_and_route(
     x, gate = read(streams, params.mixer_hyper, n, eps)
     if isinstance(params.mixer, DeltaParams):
         assert isinstance(state.mixer, DeltaState)
-        mixer, out = gated_delta_block(x, params.mixer, config, state.mixer, folded_L, places)
+        mixer, out = gated_delta_block(x, params.mixer, config, shards, state.mixer, folded_L, places)
     else:
         assert isinstance(state.mixer, AttentionPages)
-        mixer, out = sparse_attention_block(x, params.mixer, config, state.mixer, table, places)
+        mixer, out = sparse_attention_block(x, params.mixer, config, shards, state.mixer, table, places)
     streams = write(streams, out, gate)
     x, gate = read(streams, params.moe_hyper, n, eps)
     picks = route_rows(x, params.moe, config, places.live_B)
     return LayerState(mixer=mixer, ngram=ring), Mixed(streams=streams, x=x, gate=gate, picks=picks)
 
 
-def add_experts(mixed: Mixed, moe: MoeParams, config: FlashNextConfig) -> Float[Array, "B N"]:
+def add_experts(mixed: Mixed, moe: MoeParams, config: FlashNextConfig, shards: Shards) -> Float[Array, "B N"]:
     """The second half of a layer: the experts' output into every stream."""
-    out = experts(mixed.x, mixed.picks, moe.lines, moe.line_map, moe.shared, config)
+    out = experts(mixed.x, mixed.picks, moe.lines, moe.line_map, moe.shared, config, shards)
     return write(mixed.streams, out, mixed.gate)
 
 
@@ -110,6 +113,7 @@ def folded_after(folded_L: Int[Array, " L"], places: RowPlaces) -> Int[Array, " 
 def forward_rows(
     params: ModelParams,
     config: FlashNextConfig,
+    shards: Shards,
     cache: FlashNextCache,
     rows: Rows,
     pages_LP: Int[Array, "L P"],
@@ -123,9 +127,9 @@ def forward_rows(
         with jax.named_scope(f"layer_{layer}"):
             ngram = rows.ngram_BLE[:, config.ngram_layers.index(layer)] if layer in config.ngram_layers else None
             states[layer], mixed = mix_and_route(
-                streams, layer_params, config, states[layer], cache.folded, rows.places, table, ngram
+                streams, layer_params, config, shards, states[layer], cache.folded, rows.places, table, ngram
             )
-            streams = add_experts(mixed, layer_params.moe, config)
+            streams = add_experts(mixed, layer_params.moe, config, shards)
     return gather_cache(cache, states, folded_after(cache.folded, rows.places), config), streams
 
 
@@ -134,6 +138,8 @@ def final_hidden(params: ModelParams, config: FlashNextConfig, streams: Float[Ar
     return read_mixed(streams, params.mixer, config.streams, config.norm_eps)[0]
 
 
-def head_logits(params: ModelParams, config: FlashNextConfig, hidden: Float[Array, "B D"]) -> Float[Array, "B V"]:
+def head_logits(
+    params: ModelParams, config: FlashNextConfig, shards: Shards, hidden: Float[Array, "B D"]
+) -> Float[Array, "B V"]:
     """Raw logits over the whole vocabulary. float32."""
-    return linear(hidden, params.head)[:, : config.vocabulary]
+    return gather_columns(linear(hidden, params.head), shards.ranks)[:, : config.vocabulary]

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from fnx_jax.collectives import rank, tree_psum
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import MoeParams, SharedExpertParams
+from fnx_jax.families.flash_next.shards import Shards
 from pallas_kernels.dense_matmul import linear
 from pallas_kernels.expert_matmul import ExpertLines, LineMap, expert_matmul
-from pallas_kernels.leaf_tree import combine
+from pallas_kernels.leaf_tree import balanced_sum, leaf_sums
 from pallas_kernels.router import route
 
 
@@ -48,8 +50,17 @@ def experts(
     line_map: LineMap,
     shared: SharedExpertParams,
     config: FlashNextConfig,
+    shards: Shards,
 ) -> Float[Array, "B D"]:
-    """Runs the picked experts through the line map and sums them by the leaf tree, the shared expert last."""
-    out = expert_matmul(x_BD, picks.expert_BA, lines, line_map, config.expert_ffn)
-    shared_out = shared_expert(x_BD, shared, config)
-    return combine(out, picks.weight_BA, picks.expert_BA, shared_out, config.experts, config.leaves)
+    """Runs the picked experts through the line map and sums them by the leaf tree, the shared expert in the last leaf.
+
+    A rank runs its own experts and sums its own leaves, a whole sub-tree; the roots meet in `tree_psum`.
+    """
+    place = rank(shards.ranks)
+    local_BA = picks.expert_BA - place * shards.experts
+    local_BA = jnp.where((local_BA >= 0) & (local_BA < shards.experts), local_BA, shards.experts)
+    out = expert_matmul(x_BD, local_BA, lines, line_map, config.expert_ffn)
+    leaves = leaf_sums(out, picks.weight_BA, local_BA, shards.experts, config.leaves // shards.ranks)
+    with_shared = leaves.at[:, -1].add(shared_expert(x_BD, shared, config))
+    leaves = jnp.where(place == shards.ranks - 1, with_shared, leaves)
+    return tree_psum(balanced_sum(leaves), shards.ranks)

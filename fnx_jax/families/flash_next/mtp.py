@@ -15,6 +15,7 @@ from fnx_jax.families.flash_next.cache import AttentionPages
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.forward import LayerState, add_experts, head_logits, mix_and_route
 from fnx_jax.families.flash_next.params import ModelParams, MtpParams
+from fnx_jax.families.flash_next.shards import Shards
 from pallas_kernels.dense_matmul import linear
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.hyper_connection import read_mixed
@@ -39,6 +40,7 @@ def fuse_input(
 def mtp_rows(
     params: ModelParams,
     config: FlashNextConfig,
+    shards: Shards,
     pages: AttentionPages,
     streams: Float[Array, "B N"],
     next_token_B: Int[Array, " B"],
@@ -53,13 +55,15 @@ def mtp_rows(
     x = fuse_input(params.mtp, config, streams, embedding)
     state = LayerState(mixer=pages, ngram=None)
     unused_folded = jnp.zeros((pages_LP.shape[0],), jnp.int32)
-    state, mixed = mix_and_route(x, params.mtp.layer, config, state, unused_folded, places, table, None)
+    state, mixed = mix_and_route(x, params.mtp.layer, config, shards, state, unused_folded, places, table, None)
     assert isinstance(state.mixer, AttentionPages)
-    return state.mixer, add_experts(mixed, params.mtp.layer.moe, config)
+    return state.mixer, add_experts(mixed, params.mtp.layer.moe, config, shards)
 
 
-def mtp_logits(params: ModelParams, config: FlashNextConfig, streams: Float[Array, "B N"]) -> Float[Array, "B V"]:
+def mtp_logits(
+    params: ModelParams, config: FlashNextConfig, shards: Shards, streams: Float[Array, "B N"]
+) -> Float[Array, "B V"]:
     """Draft logits from the draft layer's streams, by its own mixer and the main head."""
     assert params.mtp is not None
     hidden = read_mixed(streams, params.mtp.mixer, config.streams, config.norm_eps)[0]
-    return head_logits(params, config, hidden)
+    return head_logits(params, config, shards, hidden)

@@ -11,6 +11,9 @@ import numpy as np
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
 
+BLOCK = 128
+"""Columns of a block: what a dense matmul and an EXL3 rotation know as one piece."""
+
 Columns = list[np.ndarray]
 """Output columns of a linear layer that each rank holds, one int array a rank."""
 
@@ -92,3 +95,11 @@ def value_columns(config: FlashNextConfig, shards: Shards, width: int) -> Column
     """`width` columns of each of a rank's recurrent value heads."""
     columns = shards.delta_value_heads * width
     return [np.arange(rank * columns, (rank + 1) * columns) for rank in range(shards.delta_ranks)]
+
+
+def vocabulary_columns(config: FlashNextConfig, shards: Shards) -> Columns:
+    """The head's blocks of 128 ids, dealt in order; the last ranks may hold fewer."""
+    blocks = -(-config.vocabulary // BLOCK)
+    width = -(-blocks // shards.ranks) * BLOCK
+    borders = [min(rank * width, config.vocabulary) for rank in range(shards.ranks + 1)]
+    return [np.arange(start, stop) for start, stop in zip(borders[:-1], borders[1:], strict=True)]

@@ -4,9 +4,11 @@ import jax
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from fnx_jax.collectives import gather_columns
 from fnx_jax.families.flash_next.cache import AttentionPages
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import AttentionParams
+from fnx_jax.families.flash_next.shards import Shards
 from pallas_kernels import sparse_attention as op
 from pallas_kernels.dense_matmul import linear
 from pallas_kernels.gated_delta import RowPlaces
@@ -27,13 +29,17 @@ class Projected:
 
 
 def project(
-    x_BD: Float[Array, "B D"], params: AttentionParams, config: FlashNextConfig, position_B: Int[Array, " B"]
+    x_BD: Float[Array, "B D"],
+    params: AttentionParams,
+    config: FlashNextConfig,
+    shards: Shards,
+    position_B: Int[Array, " B"],
 ) -> Projected:
     """Projects rows and turns what must be turned, at the rows' positions. float32."""
     rows, size = x_BD.shape[0], config.head_size
-    q = linear(x_BD, params.q)[:, : config.heads * 2 * size].reshape(rows, config.heads, 2 * size)
-    k = linear(x_BD, params.k)[:, : config.kv_heads * size].reshape(rows, config.kv_heads, size)
-    v = linear(x_BD, params.v)[:, : config.kv_heads * size].reshape(rows, config.kv_heads, size)
+    q = linear(x_BD, params.q)[:, : shards.heads * 2 * size].reshape(rows, shards.heads, 2 * size)
+    k = linear(x_BD, params.k)[:, : shards.kv_heads * size].reshape(rows, shards.kv_heads, size)
+    v = linear(x_BD, params.v)[:, : shards.kv_heads * size].reshape(rows, shards.kv_heads, size)
     width = (config.index_heads + 1) * config.index_size
     index = linear(x_BD, params.index)[:, :width].reshape(rows, config.index_heads + 1, config.index_size)
     return Projected(
@@ -57,18 +63,19 @@ def sparse_attention_block(
     x_BD: Float[Array, "B D"],
     params: AttentionParams,
     config: FlashNextConfig,
+    shards: Shards,
     pages: AttentionPages,
     table: op.PageTable,
     places: RowPlaces,
 ) -> tuple[AttentionPages, Float[Array, "B D"]]:
     """Writes the rows into the pages, then lets each attend to its own past. Returns pages and the block's output."""
-    projected = project(x_BD, params, config, places.position_B)
+    projected = project(x_BD, params, config, shards, places.position_B)
     pages = store(pages, projected, params, config, table, places)
     seen = (places.position_B + 1) // config.block
     scores = op.block_scores(projected.index_query, pages.pooled, table, seen)
     kept, count = op.keep_blocks(scores, seen, config.kept_blocks)
     out = op.attend(projected.query, pages.key, pages.value, table, kept, count, places.position_B, config.block)
-    return pages, attention_output(out, projected.gate, params, config)
+    return pages, attention_output(out, projected.gate, params, config, shards)
 
 
 def store(
@@ -94,11 +101,16 @@ def store(
 
 
 def attention_output(
-    out_BHK: Float[Array, "B H K"], gate_BHK: Float[Array, "B H K"], params: AttentionParams, config: FlashNextConfig
+    out_BHK: Float[Array, "B H K"],
+    gate_BHK: Float[Array, "B H K"],
+    params: AttentionParams,
+    config: FlashNextConfig,
+    shards: Shards,
 ) -> Float[Array, "B D"]:
-    """Gates each head's output and projects it."""
+    """Gates each head's output, gathers the heads and projects them."""
     gated = out_BHK * jax.nn.sigmoid(gate_BHK)
-    return linear(gated.reshape(out_BHK.shape[0], -1), params.o)[:, : config.hidden]
+    heads = gather_columns(gated.reshape(out_BHK.shape[0], -1), shards.ranks)
+    return linear(heads, params.o)[:, : config.hidden]
 
 
 def _turned(x_BHK: Array, norm: Array, config: FlashNextConfig, position_B: Array) -> Array:

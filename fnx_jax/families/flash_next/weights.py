@@ -17,6 +17,15 @@ from fnx_jax.families.flash_next.params import (
     MtpParams,
     SharedExpertParams,
 )
+from fnx_jax.families.flash_next.shards import (
+    Columns,
+    Shards,
+    delta_columns,
+    kv_columns,
+    query_columns,
+    value_columns,
+    vocabulary_columns,
+)
 from pallas_kernels.dense_matmul import Weight
 from pallas_kernels.expert_matmul import ExpertLines, LineMap
 from pallas_kernels.gated_delta import DeltaWeights
@@ -27,48 +36,48 @@ from pallas_kernels.ngram_mix import NgramWeights
 class Leaves(Protocol):
     """Where leaves come from. Names are the file's, without `.weight` for linears; shapes are logical."""
 
-    def plain(self, name: str, shape: tuple[int, ...]) -> Any:
-        """A tensor as it is."""
+    def plain(self, name: str, shape: tuple[int, ...], rows: Columns | None = None) -> Any:
+        """A tensor as it is; `rows` deals its first axis."""
         ...
 
     def centred(self, name: str, shape: tuple[int, ...]) -> Any:
         """A norm weight that must lie around zero."""
         ...
 
-    def conv(self, name: str, channels: int, taps: int) -> Any:
-        """A depthwise convolution: [channels, 1, taps] in the file, [channels, taps] here."""
+    def conv(self, name: str, channels: int, taps: int, rows: Columns | None = None) -> Any:
+        """A depthwise convolution: [channels, 1, taps] in the file, [channels, taps] here; `rows` deals channels."""
         ...
 
-    def linear(self, prefix: str, outputs: int, inputs: int) -> Weight:
-        """A linear layer [outputs, inputs], plain or EXL3, whichever the file holds."""
+    def linear(self, prefix: str, outputs: int, inputs: int, columns: Columns | None = None) -> Weight:
+        """A linear layer [outputs, inputs], plain or EXL3, whichever the file holds; `columns` deals its outputs."""
         ...
 
-    def experts(self, layer_prefix: str, config: FlashNextConfig) -> tuple[ExpertLines, LineMap]:
-        """A layer's routed experts and where each lies."""
+    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Shards) -> tuple[ExpertLines, LineMap]:
+        """A layer's routed experts, dealt by id, and where each lies."""
         ...
 
 
-def model_params(config: FlashNextConfig, leaves: Leaves, prefix: str, with_mtp: bool) -> ModelParams:
+def model_params(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix: str, with_mtp: bool) -> ModelParams:
     """Builds the whole tree. prefix: of the text model, dot included."""
-    layers = tuple(layer_params(config, leaves, f"{prefix}layers.{i}.", i) for i in range(config.layers))
+    layers = tuple(layer_params(config, shards, leaves, f"{prefix}layers.{i}.", i) for i in range(config.layers))
     return ModelParams(
         embedding=leaves.plain(f"{prefix}embed_tokens.weight", (config.vocabulary, config.hidden)),
         layers=layers,
         mixer=_hyper(config, leaves, f"{prefix}hyper_connection_mixer.", inject=False),
-        head=leaves.linear("lm_head", config.vocabulary, config.hidden),
-        mtp=mtp_params(config, leaves) if with_mtp else None,
+        head=leaves.linear("lm_head", config.vocabulary, config.hidden, vocabulary_columns(config, shards)),
+        mtp=mtp_params(config, shards, leaves) if with_mtp else None,
     )
 
 
-def layer_params(config: FlashNextConfig, leaves: Leaves, prefix: str, layer: int) -> LayerParams:
+def layer_params(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix: str, layer: int) -> LayerParams:
     """One decoder layer of the main model; prefix ends with a dot."""
     delta = config.layer_kinds[layer] == "delta"
-    mixer = _delta(config, leaves, prefix + "linear_attn.") if delta else _attention(config, leaves, prefix)
+    mixer = _delta(config, shards, leaves, prefix + "linear_attn.") if delta else _attention(config, shards, leaves, prefix)
     ngram = _ngram(config, leaves, prefix + "ple.") if layer in config.ngram_layers else None
-    return _layer(config, leaves, prefix, mixer, ngram)
+    return _layer(config, shards, leaves, prefix, mixer, ngram)
 
 
-def mtp_params(config: FlashNextConfig, leaves: Leaves) -> MtpParams:
+def mtp_params(config: FlashNextConfig, shards: Shards, leaves: Leaves) -> MtpParams:
     """The draft head."""
     width, prefix = config.streams * config.hidden, f"{MTP_PREFIX}layers.0."
     return MtpParams(
@@ -76,13 +85,14 @@ def mtp_params(config: FlashNextConfig, leaves: Leaves) -> MtpParams:
         fc_hidden=leaves.linear(MTP_PREFIX + "fc_hidden", config.hidden, config.hidden),
         norm_embedding=leaves.centred(MTP_PREFIX + "pre_fc_norm_embedding.weight", (config.hidden,)),
         norm_hidden=leaves.centred(MTP_PREFIX + "pre_fc_norm_hidden.weight", (width,)),
-        layer=_layer(config, leaves, prefix, _attention(config, leaves, prefix), None),
+        layer=_layer(config, shards, leaves, prefix, _attention(config, shards, leaves, prefix), None),
         mixer=_hyper(config, leaves, MTP_PREFIX + "hyper_connection_mixer.", inject=False),
     )
 
 
 def _layer(
     config: FlashNextConfig,
+    shards: Shards,
     leaves: Leaves,
     prefix: str,
     mixer: DeltaParams | AttentionParams,
@@ -92,7 +102,7 @@ def _layer(
         mixer_hyper=_hyper(config, leaves, prefix + "attn_hyper_connection.", inject=True),
         moe_hyper=_hyper(config, leaves, prefix + "mlp_hyper_connection.", inject=True),
         mixer=mixer,
-        moe=_moe(config, leaves, prefix),
+        moe=_moe(config, shards, leaves, prefix),
         ngram=ngram,
     )
 
@@ -107,31 +117,32 @@ def _hyper(config: FlashNextConfig, leaves: Leaves, prefix: str, inject: bool) -
     )
 
 
-def _delta(config: FlashNextConfig, leaves: Leaves, prefix: str) -> DeltaParams:
+def _delta(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix: str) -> DeltaParams:
     heads, values = config.delta_value_heads, config.delta_value_heads * config.delta_value_size
+    channels, per_head = delta_columns(config, shards), value_columns(config, shards, 1)
     return DeltaParams(
-        qkv=leaves.linear(prefix + "in_proj_qkv", config.delta_channels, config.hidden),
-        z=leaves.linear(prefix + "in_proj_z", values, config.hidden),
-        a=leaves.linear(prefix + "in_proj_a", heads, config.hidden),
-        b=leaves.linear(prefix + "in_proj_b", heads, config.hidden),
+        qkv=leaves.linear(prefix + "in_proj_qkv", config.delta_channels, config.hidden, channels),
+        z=leaves.linear(prefix + "in_proj_z", values, config.hidden, value_columns(config, shards, config.delta_value_size)),
+        a=leaves.linear(prefix + "in_proj_a", heads, config.hidden, per_head),
+        b=leaves.linear(prefix + "in_proj_b", heads, config.hidden, per_head),
         out=leaves.linear(prefix + "out_proj", config.hidden, values),
         rule=DeltaWeights(
-            conv_CT=leaves.conv(prefix + "conv1d.weight", config.delta_channels, config.delta_taps),
-            decay_log=leaves.plain(prefix + "A_log", (heads,)),
-            time_bias=leaves.plain(prefix + "dt_bias", (heads,)),
+            conv_CT=leaves.conv(prefix + "conv1d.weight", config.delta_channels, config.delta_taps, channels),
+            decay_log=leaves.plain(prefix + "A_log", (heads,), per_head),
+            time_bias=leaves.plain(prefix + "dt_bias", (heads,), per_head),
         ),
         norm=leaves.plain(prefix + "norm.weight", (config.delta_value_size,)),
     )
 
 
-def _attention(config: FlashNextConfig, leaves: Leaves, layer_prefix: str) -> AttentionParams:
+def _attention(config: FlashNextConfig, shards: Shards, leaves: Leaves, layer_prefix: str) -> AttentionParams:
     prefix, size = layer_prefix + "self_attn.", config.head_size
     keys = config.kv_heads * size
     index = (config.index_heads + 1) * config.index_size
     return AttentionParams(
-        q=leaves.linear(prefix + "q_proj", 2 * config.heads * size, config.hidden),
-        k=leaves.linear(prefix + "k_proj", keys, config.hidden),
-        v=leaves.linear(prefix + "v_proj", keys, config.hidden),
+        q=leaves.linear(prefix + "q_proj", 2 * config.heads * size, config.hidden, query_columns(config, shards)),
+        k=leaves.linear(prefix + "k_proj", keys, config.hidden, kv_columns(config, shards)),
+        v=leaves.linear(prefix + "v_proj", keys, config.hidden, kv_columns(config, shards)),
         o=leaves.linear(prefix + "o_proj", config.hidden, config.heads * size),
         index=leaves.linear(prefix + "indexer.index_qk_proj", index, config.hidden),
         q_norm=leaves.centred(prefix + "q_norm.weight", (size,)),
@@ -141,9 +152,9 @@ def _attention(config: FlashNextConfig, leaves: Leaves, layer_prefix: str) -> At
     )
 
 
-def _moe(config: FlashNextConfig, leaves: Leaves, layer_prefix: str) -> MoeParams:
+def _moe(config: FlashNextConfig, shards: Shards, leaves: Leaves, layer_prefix: str) -> MoeParams:
     prefix = layer_prefix + "mlp."
-    lines, line_map = leaves.experts(layer_prefix, config)
+    lines, line_map = leaves.experts(layer_prefix, config, shards)
     return MoeParams(
         router=leaves.plain(prefix + "gate.weight", (config.experts, config.hidden)),
         shared=SharedExpertParams(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -30,12 +31,18 @@ def place_same(value: Any, mesh: Mesh) -> jax.Array:
 
 
 def place_dealt(parts: Sequence[Any], mesh: Mesh) -> jax.Array:
-    """Puts part r on rank r alone; parts have one shape. With one rank the part itself is placed, unstacked."""
+    """Puts part r on rank r alone; parts have one shape. A single part is the same on every rank, unstacked."""
     if len(parts) == 1:
         return place_same(parts[0], mesh)
     arrays = [jax.device_put(part[None], device) for part, device in zip(parts, mesh.devices.flat, strict=True)]
     shape = (len(parts), *arrays[0].shape[1:])
     return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, DEALT), arrays)
+
+
+def zeros(shape: tuple[int, ...], dtype: Any, spec: PartitionSpec, mesh: Mesh) -> jax.Array:
+    """One rank's zeros of `shape` on every rank, as one leaf laid out by `spec`."""
+    stacked = (mesh.size, *shape) if spec == DEALT else shape
+    return jnp.zeros(stacked, dtype, device=NamedSharding(mesh, spec))
 
 
 def layout(tree: Any) -> Any:

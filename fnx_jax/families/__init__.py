@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fnx_jax.families.flash_next import cache, config, forward, load
+from fnx_jax.families.flash_next import cache, config, forward, load, shards
 
 
 class Ngrams(Protocol):
@@ -21,7 +21,9 @@ class Family:
     read_config: Any
     load_params: Any
     open_ngrams: Any
+    deal: Any
     empty_cache: Any
+    cache_layout: Any
     commit: Any
     forward_rows: Any
     final_hidden: Any
@@ -32,7 +34,9 @@ FLASH_NEXT = Family(
     read_config=config.read_config,
     load_params=load.load_params,
     open_ngrams=load.open_ngrams,
+    deal=shards.deal,
     empty_cache=cache.empty_cache,
+    cache_layout=cache.cache_layout,
     commit=cache.commit,
     forward_rows=forward.forward_rows,
     final_hidden=forward.final_hidden,

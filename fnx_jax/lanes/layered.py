@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
@@ -23,8 +24,10 @@ from fnx_jax.families.flash_next.forward import (
 )
 from fnx_jax.families.flash_next.params import ModelParams
 from fnx_jax.families.flash_next.residual import embed
+from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.state import LaneState, keep_newest
+from fnx_jax.mesh import SAME, on_ranks
 from pallas_kernels.sparse_attention import PageTable
 
 
@@ -64,20 +67,28 @@ class LayeredPrograms:
         return rows.ngram_BLE[:, self.config.ngram_layers.index(layer)]
 
 
-def layered_programs(config: FlashNextConfig, page: int) -> LayeredPrograms:
+def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: int) -> LayeredPrograms:
     """Binds the static facts."""
+    same = lambda *layouts: SAME  # noqa: E731
     return LayeredPrograms(
         config=config,
-        embed=jax.jit(lambda embedding, token: embed(embedding, token, config)),
-        first_half=jax.jit(partial(_first_half, config, page), donate_argnums=(2,)),
-        second_half=jax.jit(lambda mixed, moe: add_experts(mixed, moe, config)),
-        finish=jax.jit(_finish),
+        embed=on_ranks(lambda embedding, token: embed(embedding, token, config), mesh, same),
+        first_half=on_ranks(
+            partial(_first_half, config, shards, page),
+            mesh,
+            lambda streams, layer, state, *rest: (state, SAME),
+            donate=(2,),
+        ),
+        second_half=on_ranks(lambda mixed, moe: add_experts(mixed, moe, config, shards), mesh, same),
+        finish=on_ranks(_finish, mesh, same),
     )
 
 
-def _first_half(config: FlashNextConfig, page: int, streams, layer, state, folded_L, rows: Rows, pages_LP, ngram_BE):
+def _first_half(
+    config: FlashNextConfig, shards: Shards, page: int, streams, layer, state, folded_L, rows: Rows, pages_LP, ngram_BE
+):
     table = PageTable(pages_BP=pages_LP[rows.places.lane_B], page=page)
-    return mix_and_route(streams, layer, config, state, folded_L, rows.places, table, ngram_BE)
+    return mix_and_route(streams, layer, config, shards, state, folded_L, rows.places, table, ngram_BE)
 
 
 def _finish(folded_L, streams_LN, places, streams_BN):

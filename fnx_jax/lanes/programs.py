@@ -10,17 +10,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
+from fnx_jax.engine.limits import LOGPROBS_MOST
 from fnx_jax.families import Family
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes import sampling, state
 from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
 from fnx_jax.lanes.state import LaneState, keep_newest
-
-TOP_LOGPROBS = 20
-"""Likeliest ids that the logprob program reports; callers cut."""
+from fnx_jax.mesh import SAME, on_ranks
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Programs:
     rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are taken over.
     logits: (params, streams_BN) -> raw logits_BV.
     commit: (params, state, length_L) -> state, donated.
-    draw, draw_adjusted: as in sampling. logprobs: (logits_BV, target_B) as in row_logprobs with TOP_LOGPROBS.
-    finite: logits_BV -> bool [B].
+    draw, draw_adjusted: as in sampling. finite: logits_BV -> bool [B].
+    logprobs: (logits_BV, target_B) as in row_logprobs with its LOGPROBS_MOST likeliest ids; callers cut.
     """
 
     rows: Callable[..., Any]
@@ -44,31 +44,42 @@ class Programs:
 
 
 def run_rows(
-    family: Family, config: Any, page: int, params: Any, lanes: LaneState, rows: Rows, pages_LP: Int[Array, "L P"]
+    family: Family,
+    config: Any,
+    shards: Any,
+    page: int,
+    params: Any,
+    lanes: LaneState,
+    rows: Rows,
+    pages_LP: Int[Array, "L P"],
 ) -> tuple[LaneState, jax.Array]:
     """One tile of rows through the network. Returns the lanes after it and the tile's last streams."""
-    cache, streams_BN = family.forward_rows(params, config, lanes.cache, rows, pages_LP, page)
+    cache, streams_BN = family.forward_rows(params, config, shards, lanes.cache, rows, pages_LP, page)
     newest = keep_newest(lanes.streams_LN, rows.places, streams_BN)
     return LaneState(cache=cache, streams_LN=newest), streams_BN
 
 
-def run_logits(family: Family, config: Any, params: Any, streams_BN: jax.Array) -> jax.Array:
+def run_logits(family: Family, config: Any, shards: Any, params: Any, streams_BN: jax.Array) -> jax.Array:
     """Final mixer and head."""
-    return family.head_logits(params, config, family.final_hidden(params, config, streams_BN))
+    return family.head_logits(params, config, shards, family.final_hidden(params, config, streams_BN))
 
 
-def programs(family: Family, config: Any, page: int, layered: bool) -> Programs:
+def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, layered: bool) -> Programs:
     """Binds the static facts; each program compiles on its first call.
 
     layered: `rows` drives the layers one by one, which compiles a kind of layer once; else it is one program.
     """
-    one = jax.jit(partial(run_rows, family, config, page), donate_argnums=(1,))
+    one = on_ranks(
+        partial(run_rows, family, config, shards, page), mesh, lambda params, state, *rest: (state, SAME), donate=(1,)
+    )
     return Programs(
-        rows=layered_programs(config, page).run_rows if layered else one,
-        logits=jax.jit(partial(run_logits, family, config)),
-        commit=jax.jit(partial(state.commit, family, config), donate_argnums=(1,)),
+        rows=layered_programs(config, shards, mesh, page).run_rows if layered else one,
+        logits=on_ranks(partial(run_logits, family, config, shards), mesh, lambda *layouts: SAME),
+        commit=on_ranks(
+            partial(state.commit, family, config, shards), mesh, lambda params, state, length: state, donate=(1,)
+        ),
         draw=jax.jit(sampling.draw),
         draw_adjusted=jax.jit(sampling.draw_adjusted),
-        logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, TOP_LOGPROBS)),
+        logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST)),
         finite=jax.jit(lambda logits: jnp.isfinite(logits).all(axis=1)),
     )

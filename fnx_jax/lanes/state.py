@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from fnx_jax.families import Family
+from fnx_jax.mesh import SAME, zeros
 from pallas_kernels.gated_delta import RowPlaces
 
 
@@ -29,12 +31,22 @@ class LaneState:
 
 
 def empty_state(
-    family: Family, config: Any, lanes: int, pages: int, page: int, dtype: jnp.dtype, device: jax.Device
+    family: Family, config: Any, shards: Any, lanes: int, pages: int, page: int, dtype: jnp.dtype, mesh: Mesh
 ) -> LaneState:
-    """Allocates the lanes on one device, once; nothing is allocated per request."""
-    cache = family.empty_cache(config, lanes, pages, page, dtype)
-    streams = jnp.zeros((lanes, config.streams * config.hidden), jnp.float32)
-    return jax.device_put(LaneState(cache=cache, streams_LN=streams), device)
+    """Allocates the lanes once, each rank's share on that rank; nothing is allocated per request."""
+
+    def one_rank() -> LaneState:
+        streams = jnp.zeros((lanes, config.streams * config.hidden), jnp.float32)
+        return LaneState(cache=family.empty_cache(config, shards, lanes, pages, page, dtype), streams_LN=streams)
+
+    shapes = jax.eval_shape(one_rank)
+    layout = LaneState(cache=family.cache_layout(shapes.cache, shards), streams_LN=SAME)
+    return jax.tree.map(lambda leaf, spec: zeros(leaf.shape, leaf.dtype, spec, mesh), shapes, layout)
+
+
+def emptied(state: LaneState) -> LaneState:
+    """New zeros for every leaf, in place of buffers that a program took over and did not give back."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), state)
 
 
 def keep_newest(
@@ -49,9 +61,11 @@ def keep_newest(
     return jnp.where((last_L >= 0)[:, None], streams_BN[jnp.maximum(last_L, 0)], streams_LN)
 
 
-def commit(family: Family, config: Any, params: Any, state: LaneState, length_L: Int[Array, " L"]) -> LaneState:
+def commit(
+    family: Family, config: Any, shards: Any, params: Any, state: LaneState, length_L: Int[Array, " L"]
+) -> LaneState:
     """Takes accepted rows of the last window into the recurrent states; lane l then stands at length_L[l] rows.
 
     A lane that is already there stays as it is; one with 0 is emptied.
     """
-    return replace(state, cache=family.commit(params, config, state.cache, length_L))
+    return replace(state, cache=family.commit(params, config, shards, state.cache, length_L))

@@ -114,6 +114,7 @@ def _hyper(config: FlashNextConfig, leaves: Leaves, prefix: str, inject: bool) -
         down=leaves.linear(prefix + "input_mix_weight_down", config.stream_rank, width),
         up=leaves.linear(prefix + "input_mix_weight_up", width, config.stream_rank),
         inject=leaves.linear(prefix + "block_inject_weight", config.streams, width) if inject else None,
+        rank=config.stream_rank,
     )
 
 

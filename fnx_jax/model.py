@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from checkpoints import exl3, open_store
+from checkpoints import open_store
 from checkpoints.errors import CheckpointError
 from checkpoints.inventory import check
+from checkpoints.store import Store
 from fnx_jax import backend
 from fnx_jax.engine.loop import Engine
-from fnx_jax.engine.request import Request, SamplingParams
+from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.families import FAMILIES, Family
-from fnx_jax.families.flash_next.load import Arithmetic
+from fnx_jax.families.flash_next.load import Arithmetic, parameter_bytes
 from fnx_jax.families.flash_next.sequence import Functions, functions
 from fnx_jax.lanes import teacher
 from fnx_jax.lanes.rounds import Device, DeviceSteps
@@ -35,7 +36,7 @@ CONTEXT = 8192
 MAX_ROWS = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A loaded checkpoint on its device.
 
@@ -45,9 +46,9 @@ class Model:
     """
 
     config: Any
-    params: Any
-    functions: Functions
-    steps: DeviceSteps
+    params: Any = field(repr=False)
+    functions: Functions = field(repr=False)
+    steps: DeviceSteps = field(repr=False)
     fingerprint: backend.Fingerprint
     checkpoint_digest: str
     end_ids: tuple[int, ...]
@@ -72,7 +73,8 @@ class Model:
         if ids.ndim != 2:
             raise ValueError(f"score: ids of shape {list(ids.shape)}, [B, T] was wanted")
         lengths = np.full(len(ids), ids.shape[1]) if lengths_B is None else np.asarray(lengths_B)
-        if lengths.shape != (len(ids),) or (lengths < 0).any() or (lengths > ids.shape[1]).any():
+        whole = lengths.dtype.kind in "iu" or not lengths.size
+        if lengths.shape != (len(ids),) or not whole or (lengths < 0).any() or (lengths > ids.shape[1]).any():
             raise ValueError(f"score: lengths {lengths.tolist()} for ids of shape {list(ids.shape)}")
         for row, length in zip(ids, lengths, strict=True):
             if length:
@@ -90,14 +92,21 @@ class Model:
     ) -> list[int]:
         """Continues a prompt; the reply's ids, the end id included. `draft` never changes them.
 
-        Raises: ValueError where the prompt or a parameter is wrong; FloatingPointError where a logit is not finite.
+        Raises: ValueError where the prompt or a parameter is wrong; FloatingPointError where a logit is not finite;
+          whatever the device raised.
         """
         prompt = tuple(int(token) for token in self._tokens(token_ids))
         sampling = SamplingParams(
             temperature=temperature, seed=seed, max_tokens=max_tokens, eos_token_ids=self.end_ids, draft=draft
         )
-        with self._lock:
-            (emissions,) = Engine(self.steps).run([Request("generate", prompt, sampling)]).values()
+        engine = Engine(self.steps)
+        try:
+            with self._lock:
+                (emissions,) = engine.run([Request("generate", prompt, sampling)]).values()
+        except EngineError as error:
+            raise ValueError(f"generate: {error}") from error
+        if engine.failed is not None:
+            raise engine.failed
         finish = emissions[-1].finish
         if finish is not None and finish.error:
             raise FloatingPointError(f"generate: {finish.error}")
@@ -111,9 +120,7 @@ class Model:
     def _tokens(self, token_ids: Sequence[int] | np.ndarray) -> Int[np.ndarray, " T"]:
         tokens = np.asarray(token_ids)
         if tokens.ndim != 1 or tokens.size == 0 or tokens.dtype.kind not in "iu":
-            raise ValueError(
-                f"token ids of shape {list(tokens.shape)} and dtype {tokens.dtype}: a list of ids was wanted"
-            )
+            raise ValueError(f"token ids of shape {list(tokens.shape)} and dtype {tokens.dtype}, ids [T] were wanted")
         if tokens.size > self.steps.context:
             raise ValueError(f"{tokens.size} tokens, but the context holds {self.steps.context}")
         bad = tokens[(tokens < 0) | (tokens >= self.steps.vocabulary)]
@@ -159,14 +166,14 @@ def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int)
         raise ValueError(f"load: devices={devices}, only 1 is served")
     if dtype not in (None, "float32"):
         raise ValueError(f"load: dtype={dtype!r}, None or 'float32' was wanted")
-    if lanes < 1:
-        raise ValueError(f"load: lanes={lanes}, at least 1 was wanted")
     if max_rows < backend.ROW_TILE or max_rows % backend.ROW_TILE:
         raise ValueError(f"load: max_rows={max_rows}, a multiple of {backend.ROW_TILE} was wanted")
+    if not 1 <= lanes <= max_rows:
+        raise ValueError(f"load: lanes={lanes}, from 1 to the {max_rows} rows of a round was wanted")
 
 
 def _load(
-    store: Any,
+    store: Store,
     exact: bool,
     lanes: int,
     context: int | None,
@@ -175,26 +182,31 @@ def _load(
     progress: Callable[[int, int], None],
 ) -> Model:
     config_json, family = _family(store)
-    exl3.check_quantization(config_json)
     inventory = check(store)
     config = replace(family.read_config(config_json), mtp_layers=inventory.mtp_layers if draft_head else 0)
     limit = _context(context, config.max_context)
-    folder = store.path if store.path.is_dir() else store.path.parent
-    valid, ends = ids_with_token(folder, config.vocabulary), end_ids(folder)
+    valid, ends = ids_with_token(store.path, config.vocabulary), end_ids(store.path)
     device = jax.devices()[0]
     arithmetic = Arithmetic(exact=exact, decode=device.platform == "cpu")
-    ngrams = family.open_ngrams(store, config)
-    params = family.load_params(store, config, device, arithmetic, config.mtp_layers > 0, _meter(progress, store))
+    ngrams, digest = family.open_ngrams(store, config), store.digest()
     page = math.ceil(PAGE / config.block) * config.block
-    per_lane = -(-limit // page)
+    pages = lanes * -(-limit // page)
     cache_dtype = jnp.dtype(jnp.float32 if exact else jnp.bfloat16)
+    meter = _meter(progress, parameter_bytes(store, inventory, config.mtp_layers > 0))
+    params = family.load_params(store, config, device, arithmetic, config.mtp_layers > 0, meter)
+    try:
+        state = empty_state(family, config, lanes, pages, page, cache_dtype, device)
+    except BaseException:
+        for leaf in jax.tree.leaves(params):
+            leaf.delete()
+        raise
     steps = DeviceSteps(
         device=Device(family, config, params, ngrams, jax.device_put(valid, device)),
-        state=empty_state(family, config, lanes, lanes * per_lane, page, cache_dtype, device),
+        state=state,
         lanes=lanes,
         context=limit,
         page=page,
-        pages=lanes * per_lane,
+        pages=pages,
         max_rows=max_rows,
         layered=arithmetic.decode,
     )
@@ -204,12 +216,12 @@ def _load(
         functions=functions(config),
         steps=steps,
         fingerprint=backend.fingerprint("float32" if exact else "served"),
-        checkpoint_digest=store.digest(),
+        checkpoint_digest=digest,
         end_ids=ends,
     )
 
 
-def _family(store: Any) -> tuple[dict[str, Any], Family]:
+def _family(store: Store) -> tuple[dict[str, Any], Family]:
     if store.config is None:
         raise CheckpointError(f"{store.path}: config.json is missing")
     model_type = store.config.get("model_type")
@@ -226,8 +238,8 @@ def _context(wanted: int | None, most: int) -> int:
     return wanted
 
 
-def _meter(progress: Callable[[int, int], None], store: Any) -> Callable[[int], None]:
-    total, done = sum(store.info(name).nbytes for name in store.names()), 0
+def _meter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
+    done = 0
 
     def add(nbytes: int) -> None:
         nonlocal done

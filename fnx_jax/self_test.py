@@ -14,14 +14,17 @@ ROWS = 21
 
 
 class SelfTestError(RuntimeError):
-    """The rows of this model depend on their company here; nothing it would serve could be trusted."""
+    """The rows of this model depend on their company here, or are not finite; nothing it serves could be trusted."""
 
 
 def self_test(steps: DeviceSteps) -> None:
-    """Raises SelfTestError where a row's bits depend on chunks or neighbours. The rounds must be at rest."""
+    """Raises SelfTestError where a row depends on chunks or neighbours, or is not finite. Rounds must be at rest."""
     most = min(ROWS, steps.context)
     ids = (np.arange(most) * 37 + 11) % steps.vocabulary
     whole = teacher.logits(steps, ids)
+    if not np.isfinite(whole).all():
+        row = int(np.argwhere(~np.isfinite(whole).all(axis=1))[0, 0])
+        raise SelfTestError(f"row {row} of a prompt has logits that are non-finite (NaN or infinity)")
     for cuts in (range(1, most), (most // 2,)):
         pieces = _in_pieces(steps, ids, (0, *cuts, most))
         if not np.array_equal(pieces, whole):

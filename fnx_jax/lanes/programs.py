@@ -12,15 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from fnx_jax.engine.limits import LOGPROBS_MOST
 from fnx_jax.families import Family
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes import sampling, state
 from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
 from fnx_jax.lanes.state import LaneState, keep_newest
-
-TOP_LOGPROBS = 20
-"""Likeliest ids that the logprob program reports; callers cut."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,8 @@ class Programs:
     rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are taken over.
     logits: (params, streams_BN) -> raw logits_BV.
     commit: (params, state, length_L) -> state, donated.
-    draw, draw_adjusted: as in sampling. logprobs: (logits_BV, target_B) as in row_logprobs with TOP_LOGPROBS.
-    finite: logits_BV -> bool [B].
+    draw, draw_adjusted: as in sampling. finite: logits_BV -> bool [B].
+    logprobs: (logits_BV, target_B) as in row_logprobs with its LOGPROBS_MOST likeliest ids; callers cut.
     """
 
     rows: Callable[..., Any]
@@ -69,6 +67,6 @@ def programs(family: Family, config: Any, page: int, layered: bool) -> Programs:
         commit=jax.jit(partial(state.commit, family, config), donate_argnums=(1,)),
         draw=jax.jit(sampling.draw),
         draw_adjusted=jax.jit(sampling.draw_adjusted),
-        logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, TOP_LOGPROBS)),
+        logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST)),
         finite=jax.jit(lambda logits: jnp.isfinite(logits).all(axis=1)),
     )

@@ -1,8 +1,11 @@
 """Host side: runs a round on a device. Implements engine.steps.Steps; the only module that waits for the device.
 
-All of a round's programs are queued first and their results fetched once, at the end.
+All of a round's programs are queued first and their results fetched once, at the end. A program that fails or is
+interrupted leaves every lane empty.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +18,7 @@ from fnx_jax.engine.steps import RoundOutput, RoundPlan
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.programs import Programs, programs
-from fnx_jax.lanes.state import LaneState
+from fnx_jax.lanes.state import LaneState, emptied
 from fnx_jax.lanes.tiles import Tile, adjustments, cut, draw_params, is_adjusted, padded, targets
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.row_tiles import ROW_TILE
@@ -69,9 +72,11 @@ class DeviceSteps:
         self.programs = programs(self.device.family, self.device.config, self.page, self.layered)
 
     def round(self, plan: RoundPlan) -> RoundOutput:
-        """Queues every tile's programs, then waits once for all results."""
+        """Queues every tile's programs, then waits once: for the last of them, and so for all results."""
         ngram_BLE = self.device.ngrams.embeddings(plan.token_B, plan.history_BN)
         results = [self._queue(plan, tile, ngram_BLE) for tile in cut(plan)]
+        # The last tile may have nothing to fetch, and a round's time must be its own.
+        jax.block_until_ready(self.state.streams_LN)
         return _collect(jax.device_get([vars(result) | {"tile": None} for result in results]), results, plan)
 
     def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
@@ -87,12 +92,25 @@ class DeviceSteps:
             places=places,
             ngram_BLE=padded(ngram_BLE, tile),
         )
-        self.state, streams = self.programs.rows(self.device.params, self.state, rows, plan.pages_LP.astype(np.int32))
+        with self._taking_over():
+            self.state, streams = self.programs.rows(
+                self.device.params, self.state, rows, plan.pages_LP.astype(np.int32)
+            )
         return streams
 
     def commit(self, length_L: Int[np.ndarray, " L"]) -> None:
         """Takes accepted rows into the recurrent states, without waiting."""
-        self.state = self.programs.commit(self.device.params, self.state, length_L.astype(np.int32))
+        with self._taking_over():
+            self.state = self.programs.commit(self.device.params, self.state, length_L.astype(np.int32))
+
+    @contextmanager
+    def _taking_over(self) -> Iterator[None]:
+        """Around a program that takes over the state's buffers: where it fails, they are gone."""
+        try:
+            yield
+        except BaseException:
+            self.state = emptied(self.state)
+            raise
 
     def _queue(self, plan: RoundPlan, tile: Tile, ngram_BLE: np.ndarray) -> TileResult:
         streams = self.run_tile(plan, tile, ngram_BLE)

@@ -77,6 +77,11 @@ def _score_pieces(steps: DeviceSteps, pieces: Sequence[_Piece], out_LT: np.ndarr
         out_LT[lane, position] = report.logprob
 
 
+def _history(token_T: np.ndarray, start: int, stop: int, back: int) -> np.ndarray:
+    first = max(0, start - back)
+    return token_history(token_T[first:stop], back)[start - first :]
+
+
 def _plan(steps: DeviceSteps, pieces: Sequence[_Piece], scores: tuple[Score, ...] = ()) -> RoundPlan:
     per_lane = -(-steps.context // steps.page)
     pages = np.arange(steps.lanes * per_lane, dtype=np.int32).reshape(steps.lanes, per_lane)
@@ -87,7 +92,7 @@ def _plan(steps: DeviceSteps, pieces: Sequence[_Piece], scores: tuple[Score, ...
         position_B=positions,
         speculative_B=np.zeros(len(positions), bool),
         history_BN=np.concatenate(
-            [token_history(token_T, steps.history)[start:stop] for _, token_T, start, stop in pieces]
+            [_history(token_T, start, stop, steps.history) for _, token_T, start, stop in pieces]
         ),
         pages_LP=pages,
         scores=scores,

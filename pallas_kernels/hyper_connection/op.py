@@ -14,13 +14,16 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
-from pallas_kernels.dense_matmul import Weight, linear
+from pallas_kernels.dense_matmul import Weight, features, linear
 from pallas_kernels.norms import centred_rms
 
 
 @struct.dataclass
 class HyperWeights:
-    """norm [n*D]; down [rank, n*D]; up [n*D, rank]; inject [n, n*D], None in a mixer that only reads."""
+    """norm [n*D]; down [rank, n*D]; up [n*D, rank]; inject [n, n*D], None in a mixer that only reads.
+
+    Outputs beyond these, which an EXL3 weight may have, are cut.
+    """
 
     norm: jax.Array
     down: Weight
@@ -39,8 +42,9 @@ def read_mixed(
 ) -> tuple[Float[Array, "B D"], Float[Array, "B N"]]:
     """Returns the block's input and the normed streams it was mixed from. float32."""
     normed = grouped_rms(streams, weights.norm, n, eps)
-    low = jax.nn.silu(linear(normed, weights.down) / jnp.float32(n))
-    mixed = (jax.nn.sigmoid(linear(low, weights.up)) * normed).reshape(streams.shape[0], n, -1)
+    low = jax.nn.silu(linear(normed, weights.down)[:, : features(weights.up)[0]] / jnp.float32(n))
+    mixed = jax.nn.sigmoid(linear(low, weights.up)[:, : streams.shape[1]]) * normed
+    mixed = mixed.reshape(streams.shape[0], n, -1)
     total = mixed[:, 0]
     for stream in range(1, n):
         total = total + mixed[:, stream]
@@ -53,7 +57,7 @@ def read(
     """Returns the block's input and the gate of each stream for its output. `weights.inject` must be there."""
     x, normed = read_mixed(streams, weights, n, eps)
     assert weights.inject is not None
-    return x, jnp.float32(2) * jax.nn.sigmoid(linear(normed, weights.inject) / jnp.float32(n))
+    return x, jnp.float32(2) * jax.nn.sigmoid(linear(normed, weights.inject)[:, :n] / jnp.float32(n))
 
 
 def write(streams: Float[Array, "B N"], out: Float[Array, "B D"], gate: Float[Array, "B n"]) -> Float[Array, "B N"]:

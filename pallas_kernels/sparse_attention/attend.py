@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.elementary import exp
 from pallas_kernels.sparse_attention.pages import PageTable, read_units, value_dtype
 from pallas_kernels.tree_sum import tree_sum
 
@@ -72,8 +73,8 @@ def _fold_part(
     real = real_BN[:, None, None, :]
     scores = jnp.where(real, _dot(q, keys, 3, 3), jnp.float32(_LOW))
     now = jnp.maximum(highest, jnp.max(scores, axis=-1))
-    weight = jnp.where(real, jnp.exp(scores - now[..., None]), jnp.float32(0))
-    shrink = jnp.exp(highest - now)
+    weight = jnp.where(real, exp(scores - now[..., None]), jnp.float32(0))
+    shrink = exp(highest - now)
     sums = total * shrink + tree_sum(weight)
     outs = out * shrink[..., None] + _dot(weight.astype(values.dtype), values, 3, 1)
     some = jnp.any(real_BN, axis=1)[:, None, None]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import DeltaParams, ModelParams
 from pallas_kernels.gated_delta import DeltaSizes, DeltaState, fold
-from pallas_kernels.gated_delta.rows import RING
+from pallas_kernels.gated_delta.rows import ring_rows
 from pallas_kernels.sparse_attention import pool_dtype
 
 
@@ -61,7 +61,7 @@ def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtyp
     if page % config.block:
         raise ValueError(f"empty_cache: a page of {page} positions is not a multiple of the block {config.block}")
     state = (lanes, config.delta_value_heads, config.delta_key_size, config.delta_value_size)
-    ring = (lanes, RING, config.delta_channels + 2 * config.delta_value_heads)
+    ring = (lanes, ring_rows(config.delta_taps - 1), config.delta_channels + 2 * config.delta_value_heads)
     rows, stored = (pages, page, config.kv_heads, config.head_size), pool_dtype(dtype)
 
     def attention() -> AttentionPages:
@@ -76,11 +76,11 @@ def empty_cache(config: FlashNextConfig, lanes: int, pages: int, page: int, dtyp
         return DeltaState(committed=jnp.zeros(state, jnp.float32), ring=jnp.zeros(ring, jnp.float32))
 
     planes = config.attention_layers + (1 if config.mtp_layers else 0)
-    width = config.streams * config.hidden
+    ngram = (lanes, ring_rows((config.ngram_taps - 1) * config.ngram_size), config.streams * config.hidden)
     return FlashNextCache(
         delta=tuple(delta() for _ in range(config.delta_layers)),
         attention=tuple(attention() for _ in range(planes)),
-        ngram=tuple(jnp.zeros((lanes, RING, width), jnp.float32) for _ in config.ngram_layers),
+        ngram=tuple(jnp.zeros(ngram, jnp.float32) for _ in config.ngram_layers),
         folded=jnp.zeros((lanes,), jnp.int32),
     )
 

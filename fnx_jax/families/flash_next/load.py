@@ -8,7 +8,16 @@ import numpy as np
 
 from checkpoints import exl3
 from checkpoints.errors import CheckpointError
-from checkpoints.naming import EXPERT_PROJECTIONS, expert_layout, expert_prefix, language_prefix, read_expert
+from checkpoints.inventory import Inventory
+from checkpoints.naming import (
+    EXPERT_PROJECTIONS,
+    MTP_PREFIX,
+    expert_layout,
+    expert_prefix,
+    language_prefix,
+    names_under,
+    read_expert,
+)
 from checkpoints.ngram import open_ngram_table
 from checkpoints.store import Store
 from fnx_jax.families.flash_next.config import FlashNextConfig
@@ -101,7 +110,7 @@ class StoreLeaves:
 
     def _exl3(self, prefix: str) -> Weight:
         weight = exl3.read_linear(self.store, prefix)
-        self.progress(weight.words.nbytes)
+        self.progress(sum(self.store.info(name).nbytes for name in names_under(self.store, prefix + ".")))
         if not self.arithmetic.decode:
             return weight
         return trellis.decoded(weight, np.float32 if self.arithmetic.exact else np.float16)
@@ -145,8 +154,15 @@ def load_params(
         raise
 
 
+def parameter_bytes(store: Store, inventory: Inventory, with_mtp: bool) -> int:
+    """Returns the file bytes of which `load_params` tells: all but n-gram tables and a draft head that is left out."""
+    unread = (*(table.prefix for table in inventory.tables), *(() if with_mtp else (MTP_PREFIX,)))
+    return sum(store.info(name).nbytes for name in inventory.tensors if not name.startswith(unread))
+
+
 def open_ngrams(store: Store, config: FlashNextConfig) -> NgramTables:
     """Opens the table of every n-gram layer; rows are read when they are needed."""
     prefix = language_prefix(store)
     names = [f"{prefix}layers.{layer}.ple.ple_embedding." for layer in config.ngram_layers]
-    return NgramTables(tuple(open_ngram_table(store, name) for name in names), config.eos_token_ids[0])
+    eos = config.eos_token_ids[0] if names else -1
+    return NgramTables(tuple(open_ngram_table(store, name) for name in names), eos)

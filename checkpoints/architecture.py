@@ -15,10 +15,7 @@ from checkpoints.naming import (
     layer_kinds,
     positive_int,
 )
-from checkpoints.ngram_hash import derive_hash
-
-DEFAULT_SEED = 1234
-"""Of the n-gram hash, where the config has none."""
+from checkpoints.ngram_hash import configured_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +174,9 @@ def _ngram_embedding(text: dict, module: str, q: int) -> Iterator[Part]:
 
 
 def _table(text: dict, prefix: str, q: int, embed: int) -> Table:
-    seed = text.get("seed", DEFAULT_SEED)
-    if type(seed) is not int:
-        raise CheckpointError(f"config.json: seed must be an integer, not {seed!r}")
-    multipliers, sizes, offsets = derive_hash(
-        positive_int(text, "vocab_size"),
-        seed,
-        q,
-        positive_int(text, "ngram_size"),
-        positive_int(text, "heads_per_ngram"),
-        positive_int(text, "ngram_vocab_size_base"),
-    )
-    multiple, shards = (
-        positive_int(text, "make_ngram_vocab_size_divisible_by", 1),
-        positive_int(text, "split_ngram_parts", 1),
-    )
+    multipliers, sizes, offsets = configured_hash(text, q)
+    multiple = positive_int(text, "make_ngram_vocab_size_divisible_by", 1)
+    shards = positive_int(text, "split_ngram_parts", 1)
     rows = -(-int(sizes.sum()) // multiple) * multiple
     if embed % len(sizes) or rows % shards:
         raise CheckpointError(
@@ -208,7 +193,7 @@ def _table_layers(text: dict) -> list[int]:
     count = positive_int(text, "num_hidden_layers")
     if not isinstance(layers, list) or not all(type(layer) is int and 1 <= layer <= count for layer in layers):
         raise CheckpointError(f"config.json: ple_layer_ids must be layers from 1 to {count}, not {layers!r}")
-    return sorted(layer - 1 for layer in layers)
+    return sorted({layer - 1 for layer in layers})
 
 
 def _draft_head(text: dict, layers: int) -> Iterator[Part]:

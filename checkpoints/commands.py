@@ -57,8 +57,7 @@ def execute(main: Main, values: flags.FlagValues, argv: Sequence[str], doc: str 
     for name in values:
         values[name].unparse()  # of an earlier run in the same process
     try:
-        positional = values([argv[0], *normalise(argv[1:], values)])[1:]
-        return main(positional) or EXIT_OK
+        return main(_positional(values, argv)) or EXIT_OK
     except (flags.Error, UsageError) as error:
         print(f"{argv[0]}: {error}\nTry --help.", file=sys.stderr)
         return EXIT_USAGE
@@ -71,11 +70,18 @@ def execute(main: Main, values: flags.FlagValues, argv: Sequence[str], doc: str 
         return EXIT_OK
 
 
+def _positional(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+    try:
+        return values([argv[0], *normalise(argv[1:], values)])[1:]
+    except ValueError as error:  # a value for --no-x, or a flag file that is no text
+        raise UsageError(str(error)) from None
+
+
 def run(main: Main, values: flags.FlagValues = flags.FLAGS) -> NoReturn:
     """Runs a command as a program: `if __name__ == "__main__": run(main, FLAGS)`."""
     module = sys.modules["__main__"]
     # Run with -m, the module's name is what the user typed; the first argument is its path.
-    program = module.__spec__.name if module.__spec__ else os.path.basename(sys.argv[0])
+    program = module.__spec__.name.removesuffix(".__main__") if module.__spec__ else os.path.basename(sys.argv[0])
     sys.exit(execute(main, values, [program, *sys.argv[1:]], module.__doc__ or ""))
 
 

@@ -9,6 +9,11 @@ from math import isqrt
 import numpy as np
 from jaxtyping import Int, Int64
 
+from checkpoints.errors import CheckpointError
+from checkpoints.naming import positive_int
+
+DEFAULT_SEED = 1234
+"""Where the config has none."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _LAYER_SEED_STEP = 10007
@@ -73,6 +78,25 @@ def derive_hash(
     heads = (ngram_size - 1) * heads_per_ngram
     sizes = np.array(_primes_from(base, (layer_q + 1) * heads)[layer_q * heads :], np.int64)
     return np.array(multipliers, np.int64), sizes, np.cumsum(sizes) - sizes
+
+
+def configured_hash(
+    text: dict, layer_q: int
+) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "H"], Int64[np.ndarray, "H"]]:
+    """`derive_hash` with what the text part of config.json says; raises CheckpointError naming a bad key."""
+    seed = text.get("seed", DEFAULT_SEED)
+    if type(seed) is not int:
+        raise CheckpointError(f"config.json: seed must be an integer, not {seed!r}")
+    if positive_int(text, "ngram_size") < 2:
+        raise CheckpointError("config.json: ngram_size must be at least 2 where a layer has an n-gram table")
+    return derive_hash(
+        vocab_size=positive_int(text, "vocab_size"),
+        seed=seed,
+        layer_q=layer_q,
+        ngram_size=positive_int(text, "ngram_size"),
+        heads_per_ngram=positive_int(text, "heads_per_ngram"),
+        base=positive_int(text, "ngram_vocab_size_base"),
+    )
 
 
 def _mix64(value: int) -> int:

@@ -8,14 +8,13 @@ from jaxtyping import Float16, Int64
 
 from checkpoints.errors import CheckpointError
 from checkpoints.headers import TensorInfo
-from checkpoints.naming import names_under, positive_int, text_config
-from checkpoints.ngram_hash import derive_hash
+from checkpoints.naming import names_under, text_config
+from checkpoints.ngram_hash import configured_hash
 from checkpoints.store import Store
 
 PLAIN_DTYPES = ("BF16", "F16", "F32")
 CODEC_FORMAT = "exl3_ngram_trellis"
 _FRAMEWORK_FORMATS = ("pt", "np", "numpy", "flax", "tf", "mlx")
-_DEFAULT_SEED = 1234
 # The same tensors under the names of plain checkpoints and of EXL3 packs: multipliers, sizes, offsets.
 _PLAIN_HASH = ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")
 _EXL3_HASH = tuple(f"ngram_embedding.{name}" for name in ("layer_multipliers", "head_vocab_sizes", "head_offsets"))
@@ -72,14 +71,7 @@ def check_hash(store: Store, prefix: str, parts: TableParts) -> None:
         raise CheckpointError(
             f"{store.path}: {prefix}: config.json's ple_layer_ids (from 1) are {layers}: no such table"
         )
-    derived = derive_hash(
-        vocab_size=positive_int(text, "vocab_size"),
-        seed=_seed(text),
-        layer_q=layers.index(int(match[1]) + 1),
-        ngram_size=positive_int(text, "ngram_size"),
-        heads_per_ngram=positive_int(text, "heads_per_ngram"),
-        base=positive_int(text, "ngram_vocab_size_base"),
-    )
+    derived = configured_hash(text, layers.index(int(match[1]) + 1))
     stored = (parts.multipliers, parts.sizes, parts.offsets)
     for what, ours, theirs in zip(("multipliers", "sizes", "offsets"), derived, stored, strict=True):
         if not np.array_equal(ours, theirs):
@@ -92,14 +84,7 @@ def _ngram_layers(text: dict) -> list[int]:
     layers = text.get("ple_layer_ids") or []
     if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
         raise CheckpointError(f"config.json: ple_layer_ids must be a list of integers, not {layers!r}")
-    return sorted(layers)
-
-
-def _seed(text: dict) -> int:
-    seed = text.get("seed", _DEFAULT_SEED)
-    if type(seed) is not int:
-        raise CheckpointError(f"config.json: seed must be an integer, not {seed!r}")
-    return seed
+    return sorted(set(layers))
 
 
 def _shards(store: Store, prefix: str) -> tuple[tuple[str, ...], str]:

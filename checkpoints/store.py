@@ -7,6 +7,7 @@ shrunken file is a named error instead of a dead process, and no page fault hold
 import hashlib
 import os
 import threading
+import weakref
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,8 @@ def open_store(path: str | os.PathLike) -> "Store":
 class Store:
     """Named tensors of a checkpoint; reads are thread-safe and return fresh arrays that nothing else holds.
 
+    Its files close with `close`, or when nothing holds the store any more.
+
     path: what was opened. config: the parsed config.json of a folder, or None. files: the files read, by name.
     ignored: safetensors files of the folder that do not count. unindexed: tensors that shards hold but the index omits.
     """
@@ -57,6 +60,7 @@ class Store:
         self.unindexed: tuple[str, ...] = self._compare(folder)
         self._names = tuple(sorted(self._infos))
         self._descriptors: dict[Path, int] = {}
+        weakref.finalize(self, _close_all, self._descriptors).atexit = False
         self._lock = threading.Lock()
         self._closed = False
 
@@ -89,9 +93,7 @@ class Store:
         """Closes the files; wait for reads in other threads first. A second call does nothing."""
         with self._lock:
             self._closed = True
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-            self._descriptors.clear()
+            _close_all(self._descriptors)
 
     def __contains__(self, name: object) -> bool:
         return name in self._infos
@@ -210,6 +212,11 @@ class Store:
             raw, size = read_header_bytes(file)
             total.update(f"{file.name}\t{size}\t{hashlib.sha256(raw).hexdigest()}\n".encode())
         return total.hexdigest()
+
+
+def _close_all(descriptors: dict[Path, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:

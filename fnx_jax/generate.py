@@ -1,6 +1,6 @@
 """Continues a text in the terminal, or chats: python -m fnx_jax.generate [--model=PATH] ["TEXT"]
 
-With a text, prints its continuation (or the reply to it with --chat). Without one, chats line by line.
+With a text, prints its continuation (or the reply to it with --chat). Without one, chats line by line. Host side.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from absl import flags
 
 from checkpoints.commands import UsageError, run
 from fnx_jax.engine.loop import Engine
-from fnx_jax.engine.request import Emission, Request, SamplingParams
+from fnx_jax.engine.request import Emission, EngineError, Request, SamplingParams
 from fnx_jax.serve.assets import read_text_assets
 from fnx_jax.serve.decoder import TextDecoder
 
@@ -35,7 +35,10 @@ class Terminal:
         from fnx_jax.model import load
 
         self.assets = read_text_assets(FLAGS.model)
-        self.model = load(FLAGS.model, lanes=1, context=FLAGS.context, draft_head=False)
+        try:
+            self.model = load(FLAGS.model, lanes=1, context=FLAGS.context, draft_head=False)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         self.engine = Engine(self.model.steps).start()
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
@@ -74,7 +77,10 @@ class Terminal:
                 failures.append(emission.finish.error)
                 ended.set()
 
-        self.engine.submit(Request("terminal", tuple(ids), sampling), show)
+        try:
+            self.engine.submit(Request("terminal", tuple(ids), sampling), show)
+        except EngineError as error:
+            raise UsageError(str(error)) from error
         ended.wait()
         pieces.append(decoder.flush())
         print(pieces[-1])

@@ -37,7 +37,7 @@ CONTEXT = 8192
 MAX_ROWS = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A loaded checkpoint on its device.
 
@@ -47,9 +47,9 @@ class Model:
     """
 
     config: Any
-    params: Any
-    functions: Functions
-    steps: DeviceSteps
+    params: Any = field(repr=False)
+    functions: Functions = field(repr=False)
+    steps: DeviceSteps = field(repr=False)
     fingerprint: backend.Fingerprint
     checkpoint_digest: str
     end_ids: tuple[int, ...]

@@ -12,6 +12,7 @@ from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.steps import Steps
 
 LOGPROBS_MOST = 20
+"""Likeliest ids that may be reported with a token."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ def _check_prompt(request: Request, steps: Steps) -> None:
 def _check_sampling(sampling: SamplingParams) -> None:
     for name, ok, wanted in (
         ("temperature", 0 <= sampling.temperature < math.inf, "a finite number of at least 0"),
-        ("top_k", sampling.top_k >= 0, "at least 0"),
+        ("top_k", 0 <= sampling.top_k < 2**31, "in [0, 2**31)"),
         ("top_p", 0 < sampling.top_p <= 1, "in (0, 1]"),
         ("min_p", 0 <= sampling.min_p <= 1, "in [0, 1]"),
         ("presence_penalty", math.isfinite(sampling.presence_penalty), "a finite number"),
         ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "a finite number"),
         ("repetition_penalty", 0 < sampling.repetition_penalty < math.inf, "a finite number above 0"),
         ("seed", -(2**63) <= sampling.seed < 2**64, "a 64-bit integer"),
-        ("choice", 0 <= sampling.choice < 2**32, "in [0, 2**32)"),
+        ("choice", 0 <= sampling.choice < 2**31, "in [0, 2**31)"),
         ("max_tokens", sampling.max_tokens >= 0, "at least 0"),
         ("min_tokens", sampling.min_tokens >= 0, "at least 0"),
         ("logprobs", 0 <= (sampling.logprobs or 0) <= LOGPROBS_MOST, f"in [0, {LOGPROBS_MOST}]"),

@@ -49,6 +49,11 @@ def emptied(state: LaneState) -> LaneState:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), state)
 
 
+def emptied(state: LaneState) -> LaneState:
+    """New zeros for every leaf, in place of buffers that a program took over and did not give back."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), state)
+
+
 def keep_newest(
     streams_LN: Float[Array, "L N"], places: RowPlaces, streams_BN: Float[Array, "B N"]
 ) -> Float[Array, "L N"]:

@@ -3,15 +3,17 @@
 Without --model the embedded demo is served. Flags may come from a file: --flagfile=FILE.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
 
 from checkpoints.commands import UsageError, run
 from checkpoints.errors import CheckpointError
-from fnx_jax.serve.assets import AssetError, read_text_assets
+from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
 from fnx_jax.serve.logs import configure_logging
 from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_server
+from fnx_jax.serve.sampling import sampling_defaults
 from fnx_jax.serve.service import LoadedModel
 from fnx_jax.serve.settings import ServerSettings
 
@@ -35,7 +37,9 @@ flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running 
 flags.DEFINE_integer("max_body_mb", 32, "Largest request body.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("default_max_tokens", None, "Reply limit where a request has none.", 1, flag_values=FLAGS)
-flags.DEFINE_float("drain_seconds", 30.0, "How long replies may finish after a stop signal.", 0.0, flag_values=FLAGS)
+flags.DEFINE_float(
+    "drain_seconds", 30.0, "How long replies may finish after a stop signal.", 0.0, 1e6, flag_values=FLAGS
+)
 flags.DEFINE_enum(
     "late_system",
     "refuse",
@@ -68,7 +72,7 @@ def settings() -> ServerSettings:
         host=FLAGS.host,
         port=FLAGS.port,
         served_names=tuple(FLAGS.served_model_name),
-        api_keys=(*FLAGS.api_key, *_keys(FLAGS.api_key_file)),
+        api_keys=_keys(FLAGS.api_key, FLAGS.api_key_file),
         protect_metrics=FLAGS.protect_metrics,
         allowed_origins=tuple(FLAGS.allowed_origins),
         max_body_bytes=FLAGS.max_body_mb << 20,
@@ -83,16 +87,28 @@ def settings() -> ServerSettings:
     )
 
 
-def _keys(file: str | None) -> list[str]:
+def _keys(given: Sequence[str], file: str | None) -> tuple[str, ...]:
+    # Left in, an empty key would be one that anybody can guess.
+    if not all(key.strip() for key in given):
+        raise UsageError("--api_key: a key is empty")
     if file is None:
-        return []
+        return tuple(given)
     try:
         keys = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise UsageError(f"--api_key_file: {file}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--api_key_file: {file}: {error}") from error
     if not any(keys):
         raise UsageError(f"--api_key_file: {file} holds no key")
-    return [key for key in keys if key]
+    return (*given, *(key for key in keys if key))
+
+
+def _assets(folder: Path) -> TextAssets:
+    assets = read_text_assets(folder)
+    try:
+        sampling_defaults(assets.generation if FLAGS.generation_config == "auto" else {}, ())
+    except ValueError as error:
+        raise AssetError(f"{folder / 'generation_config.json'}: {error}") from None
+    return assets
 
 
 def load_model(start: StartUp) -> LoadedModel:
@@ -106,7 +122,7 @@ def load_model(start: StartUp) -> LoadedModel:
     from fnx_jax.self_test import self_test
 
     folder = Path(FLAGS.model)
-    assets = read_text_assets(folder)
+    assets = _assets(folder)
     model = load(
         folder,
         dtype=FLAGS.dtype,

@@ -40,9 +40,9 @@ def read_text_assets(folder: str | Path) -> TextAssets:
     folder = Path(folder)
     settings = _json(folder, "tokenizer_config.json")
     generation = _json(folder, "generation_config.json")
+    text, source = _text(folder, "tokenizer.json"), _template_source(folder, settings)
     try:
-        tokenizer = Tokenizer.from_text(_text(folder, "tokenizer.json"))
-        source = _template_source(folder, settings)
+        tokenizer = Tokenizer.from_text(text)
         template = None if source is None else ChatTemplate(source, _special_tokens(settings))
     except ValueError as error:
         raise AssetError(f"{folder}: {error}") from None
@@ -53,15 +53,18 @@ def read_text_assets(folder: str | Path) -> TextAssets:
 def _text(folder: Path, name: str) -> str:
     try:
         return (folder / name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise AssetError(f"{folder / name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise AssetError(f"{folder / name}: {error}") from None
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).exists():
         return {}
+    text = _text(folder, name)
     try:
-        value = json.loads(_text(folder, name))
+        value = json.loads(text)
     except ValueError as error:
         raise AssetError(f"{folder / name}: {error}") from None
     if not isinstance(value, dict):

@@ -117,7 +117,7 @@ def stop_strings(value: Any) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else list_of(text, most=16)(value)
     for stop in stops:
         if not 0 < len(stop) <= LONGEST_STOP:
-            raise Wrong(f"each stop must have 1 to {LONGEST_STOP} characters")
+            raise Wrong(f"must hold strings of 1 to {LONGEST_STOP} characters")
     return tuple(stops)
 
 

@@ -17,6 +17,8 @@ TYPES = {
     500: "InternalServerError",
     503: "ServiceUnavailableError",
 }
+LONGEST_NAME = 200
+"""Characters of a caller's own text that a message repeats."""
 
 
 @dataclass(eq=False)
@@ -67,7 +69,7 @@ def unauthorized() -> ApiError:
 
 def model_not_found(name: str) -> ApiError:
     """404: the request asks for a model that this server doesn't have."""
-    return ApiError(404, f"The model {name!r} does not exist.", "model", "model_not_found")
+    return ApiError(404, f"The model {name[:LONGEST_NAME]!r} does not exist.", "model", "model_not_found")
 
 
 def queue_full() -> ApiError:

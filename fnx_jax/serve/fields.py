@@ -76,7 +76,7 @@ SAMPLING = (
     Field("min_p", REPLIES, checks.number(0, 1), "floor relative to the likeliest"),
     Field("presence_penalty", REPLIES, checks.number(-2, 2), "subtracted once a token has occurred"),
     Field("frequency_penalty", REPLIES, checks.number(-2, 2), "subtracted for every occurrence"),
-    Field("repetition_penalty", REPLIES, checks.number(0, float("inf"), open_low=True), "scales tokens seen before"),
+    Field("repetition_penalty", REPLIES, checks.number(1e-6, 1e6), "scales tokens seen before"),
     Field("logit_bias", REPLIES, checks.logit_bias, "token id to an addend in [-100, 100], 1024 at most"),
     Field("seed", REPLIES, checks.integer(SEED_LOW, SEED_HIGH), "64 bits; a fresh one is drawn and returned"),
     Field("stop", REPLIES, checks.stop_strings, "up to 16 strings that end the reply; not inside reasoning"),

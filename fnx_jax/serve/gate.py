@@ -3,6 +3,7 @@
 Plain ASGI, so that streams pass through untouched. Read next: app.py.
 """
 
+import asyncio
 import logging
 import re
 import secrets
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fnx_jax.serve import access_log
 from fnx_jax.serve.access_log import RequestRecord
 from fnx_jax.serve.auth import KeyRing
-from fnx_jax.serve.errors import ApiError, internal, unauthorized
+from fnx_jax.serve.errors import ApiError, internal, unauthorized, unavailable
 from fnx_jax.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,10 @@ class Gate:
                 await error_response(unauthorized())(scope, receive, tagged)
             else:
                 await self._app(scope, receive, tagged)
+        except asyncio.CancelledError:  # the server has ended, and a body has not come yet
+            if started:
+                raise
+            await error_response(unavailable("The server is shutting down."))(scope, receive, tagged)
         except Exception:
             log.exception("request %s failed", record.id)
             record.status = 500

@@ -4,9 +4,10 @@ Arguments become mappings, content becomes text, developer becomes system, leadi
 Read next: template.py.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from fnx_jax.serve.settings import LateSystem
 from fnx_jax.serve.validate import refuse
@@ -88,18 +89,15 @@ def _arguments(value: Any, param: str) -> dict[str, Any]:
     """Clients send back the JSON string they were given; templates walk a mapping."""
     if isinstance(value, str):
         try:
-            value = json.loads(value, parse_constant=_no_constant) if value.strip() else {}
-        except (ValueError, RecursionError):
+            # As strict as a body is: no NaN, and no half of a surrogate pair, which no tokenizer takes.
+            value = msgspec.json.decode(value) if value.strip() else {}
+        except (msgspec.MsgspecError, RecursionError):
             raise refuse(param, "must be a JSON object") from None
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise refuse(param, "must be a JSON object")
     return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _content(value: Any, param: str) -> str:

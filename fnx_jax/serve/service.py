@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fnx_jax.serve.assets import TextAssets
+from fnx_jax.serve.assets import AssetError, TextAssets
 from fnx_jax.serve.client import EmissionStream, EngineClient
 from fnx_jax.serve.errors import model_not_found, unavailable
 from fnx_jax.serve.markup import MARKUP, Markup
@@ -67,14 +67,14 @@ class Service:
     def become_ready(self, model: LoadedModel) -> None:
         """Takes the model and starts to answer.
 
-        Raises: ValueError where model, tokenizer and generation settings don't fit together.
+        Raises: AssetError where tokenizer and end tokens don't fit the model, ValueError for a sampling default.
         """
         generation = model.assets.generation if self.settings.generation_config == "auto" else {}
         self._defaults = sampling_defaults(generation, self.settings.generation_override)
         if model.assets.tokenizer.size > model.vocabulary:
-            raise ValueError(f"tokenizer: {model.assets.tokenizer.size} ids, the model has {model.vocabulary}")
+            raise AssetError(f"tokenizer: {model.assets.tokenizer.size} ids, the model has {model.vocabulary}")
         if outside := [token for token in model.assets.eos_token_ids if not 0 <= token < model.vocabulary]:
-            raise ValueError(f"end tokens: {outside} are not among the model's {model.vocabulary} ids")
+            raise AssetError(f"end tokens: {outside} are not among the model's {model.vocabulary} ids")
         self.model = model
         self.metrics.watch(self.served_names[0], model.engine, model.cache, model.counters)
         if self.state == "loading":

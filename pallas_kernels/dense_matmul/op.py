@@ -24,6 +24,15 @@ Weight = jax.Array | exl3.Exl3Weight | exl3.DecodedWeight | Selected
 """A plain [out, in] array, a packed EXL3 layer, one whose trellis was decoded at load, or columns of one."""
 
 
+def features(weight: Weight) -> tuple[int, int]:
+    """Inputs and outputs of a weight of any kind, as stored: an EXL3 one counts its padding."""
+    if isinstance(weight, Selected):
+        return weight.weight.in_features, weight.columns.shape[-1]
+    if isinstance(weight, exl3.Exl3Weight | exl3.DecodedWeight):
+        return weight.in_features, weight.out_features
+    return weight.shape[1], weight.shape[0]
+
+
 def dense_matmul(x: Float[Array, "... I"], weight_OI: Float[Array, "O I"]) -> Float[Array, "... O"]:
     """x @ weight.T in the weight's dtype with float32 accumulators, 16 rows at a time.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
+from pallas_kernels.elementary import exp
 from pallas_kernels.gated_delta.rows import depthwise
 from pallas_kernels.norms import l2_normalise
 from pallas_kernels.tree_sum import product_sum
@@ -58,15 +59,13 @@ def delta_inputs(
     v = mixed[:, 2 * keys :].reshape(rows, sizes.value_heads, sizes.value_size)
     b, a = jnp.split(gates_BH, 2, axis=-1)
     step = jax.nn.softplus(a + weights.time_bias.astype(jnp.float32)[None, :])
-    # Spread over the rows first: XLA:CPU takes the exp of a short lone vector by another routine than that of a row.
-    decay_log = jax.lax.optimization_barrier(jnp.broadcast_to(weights.decay_log.astype(jnp.float32)[None, :], a.shape))
     repeat = sizes.value_heads // sizes.key_heads
     return DeltaInputs(
         q=jnp.repeat(q, repeat, axis=1),
         k=jnp.repeat(k, repeat, axis=1),
         v=v,
         beta=jax.nn.sigmoid(b),
-        decay=jnp.exp(-jnp.exp(decay_log) * step),
+        decay=exp(-exp(weights.decay_log.astype(jnp.float32))[None, :] * step),
     )
 
 

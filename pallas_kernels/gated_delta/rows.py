@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-RING = 32
-"""Rows a ring holds: a window of 16 and the taps behind it."""
+from pallas_kernels.row_tiles import ROW_TILE
 
 
 @struct.dataclass
@@ -30,6 +29,11 @@ class RowPlaces:
         """The rows that are their lane's first of this batch."""
         other = self.lane_B[1:] != self.lane_B[:-1]
         return jnp.concatenate([jnp.ones((1,), bool), other]) & self.live_B
+
+
+def ring_rows(reach: int) -> int:
+    """Rows of a ring that is read `reach` rows back: a window and what lies behind it, at least one more window."""
+    return ROW_TILE + max(ROW_TILE, reach)
 
 
 def write_ring(ring_LRC: Float[Array, "L R C"], places: RowPlaces, rows_BC: Float[Array, "B C"]) -> Array:

@@ -22,7 +22,7 @@ from pallas_kernels.norms import centred_rms
 class HyperWeights:
     """norm [n*D]; down [rank, n*D]; up [n*D, rank]; inject [n, n*D], None in a mixer that only reads.
 
-    rank: outputs of `down` that count, where its weight is wider; None for all.
+    rank: outputs of `down` that count, None for all. Other outputs beyond these shapes are cut.
     """
 
     norm: jax.Array
@@ -44,7 +44,8 @@ def read_mixed(
     """Returns the block's input and the normed streams it was mixed from. float32."""
     normed = grouped_rms(streams, weights.norm, n, eps)
     low = jax.nn.silu(linear(normed, weights.down)[:, : weights.rank] / jnp.float32(n))
-    mixed = (jax.nn.sigmoid(linear(low, weights.up)[:, : normed.shape[1]]) * normed).reshape(streams.shape[0], n, -1)
+    mixed = jax.nn.sigmoid(linear(low, weights.up)[:, : normed.shape[1]]) * normed
+    mixed = mixed.reshape(streams.shape[0], n, -1)
     total = mixed[:, 0]
     for stream in range(1, n):
         total = total + mixed[:, stream]

@@ -20,7 +20,7 @@ from pallas_kernels.tree_sum import product_sum
 
 @struct.dataclass
 class NgramWeights:
-    """key [n*D, E]; value [D, E]; norm_key, norm_query, norm_conv [n*D]; conv_CT [n*D, taps]."""
+    """key [n*D, E]; value [D, E]; norm_key, norm_query, norm_conv [n*D]; conv_CT [n*D, taps]. Wider outputs are cut."""
 
     key: Weight
     value: Weight
@@ -36,7 +36,8 @@ def injected(
     """Returns u and c of every row: what is added at once, and what the convolution takes in."""
     rows, width = streams.shape[0], streams.shape[1] // n
     embedding = embedding_BE.astype(jnp.float32)
-    key = grouped_rms(linear(embedding, weights.key)[:, : streams.shape[1]], weights.norm_key, n, eps).reshape(rows, n, width)
+    key = linear(embedding, weights.key)[:, : streams.shape[1]]
+    key = grouped_rms(key, weights.norm_key, n, eps).reshape(rows, n, width)
     query = grouped_rms(streams, weights.norm_query, n, eps).reshape(rows, n, width)
     score = product_sum(key, query) / jnp.float32(math.sqrt(width))
     score = jnp.sign(score) * jnp.sqrt(jnp.maximum(jnp.abs(score), jnp.float32(1e-6)))

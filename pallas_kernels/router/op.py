@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dense_matmul import dense_matmul
+from pallas_kernels.elementary import exp
 from pallas_kernels.tree_sum import tree_sum
 
 
@@ -25,5 +26,5 @@ def route(
 
 def softmax(logits_BE: Float[Array, "B E"]) -> Float[Array, "B E"]:
     """exp(l - max) over its sum, float32, summed as a tree."""
-    weight = jnp.exp(logits_BE - jnp.max(logits_BE, axis=-1, keepdims=True))
+    weight = exp(logits_BE - jnp.max(logits_BE, axis=-1, keepdims=True))
     return weight * (jnp.float32(1) / tree_sum(weight))[:, None]

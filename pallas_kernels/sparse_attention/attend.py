@@ -1,7 +1,8 @@
 """Traced: attention of each row over its kept blocks, then over the tail of its own past.
 
 Kept blocks ascend by absolute id and are cut into parts of PART blocks by slot; the tail is the last part. Parts meet
-by online softmax in that order, so a row sees the same sums whatever the other rows see. Operands have the caches'
+by online softmax in that order, so a row sees the same sums whatever the other rows see. The queries of a KV head fill
+whole tiles of rows, so that a head's bits do not depend on how many share it. Operands have the caches'
 dtype, accumulators are float32. One path for every length.
 """
 
@@ -11,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.elementary import exp
+from pallas_kernels.row_tiles import padded_rows
 from pallas_kernels.sparse_attention.pages import PageTable, read_units, value_dtype
 from pallas_kernels.tree_sum import tree_sum
 
@@ -42,9 +45,10 @@ def attend(
     """
     rows, heads, size = q_BHK.shape
     groups = key_PSGK.shape[2]
-    q = (q_BHK.reshape(rows, groups, heads // groups, size) * jnp.float32(1 / math.sqrt(size))).astype(
-        value_dtype(key_PSGK)
-    )
+    share = heads // groups
+    height = padded_rows(share)
+    q = q_BHK.reshape(rows, groups, share, size) * jnp.float32(1 / math.sqrt(size))
+    q = jnp.pad(q, ((0, 0), (0, 0), (0, height - share), (0, 0))).astype(value_dtype(key_PSGK))
     padded = jnp.pad(kept_BK, ((0, 0), (0, -kept_BK.shape[1] % PART)))
     offset = jnp.arange(block, dtype=jnp.int32)
 
@@ -54,12 +58,13 @@ def attend(
         position = (chosen[:, :, None] * block + offset[None, None, :]).reshape(rows, PART * block)
         return _fold_part(q, key_PSGK, value_PSGK, table, position, jnp.repeat(real, block, axis=1), carry)
 
-    shape = (rows, groups, heads // groups)
+    shape = (rows, groups, height)
     carry = (jnp.full(shape, _LOW, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros((*shape, size), jnp.float32))
     carry = jax.lax.fori_loop(0, (jnp.max(count_B) + (PART - 1)) // PART, part, carry)
     tail = ((position_B + 1) // block * block)[:, None] + offset[None, :]
     _, total, out = _fold_part(q, key_PSGK, value_PSGK, table, tail, tail <= position_B[:, None], carry)
-    return (out * (jnp.float32(1) / total)[..., None]).reshape(rows, heads, size)
+    out = out * (jnp.float32(1) / total)[..., None]
+    return out[:, :, :share].reshape(rows, heads, size)
 
 
 def _fold_part(
@@ -72,8 +77,8 @@ def _fold_part(
     real = real_BN[:, None, None, :]
     scores = jnp.where(real, _dot(q, keys, 3, 3), jnp.float32(_LOW))
     now = jnp.maximum(highest, jnp.max(scores, axis=-1))
-    weight = jnp.where(real, jnp.exp(scores - now[..., None]), jnp.float32(0))
-    shrink = jnp.exp(highest - now)
+    weight = jnp.where(real, exp(scores - now[..., None]), jnp.float32(0))
+    shrink = exp(highest - now)
     sums = total * shrink + tree_sum(weight)
     outs = out * shrink[..., None] + _dot(weight.astype(values.dtype), values, 3, 1)
     some = jnp.any(real_BN, axis=1)[:, None, None]

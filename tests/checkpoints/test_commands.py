@@ -64,6 +64,13 @@ def test_bad_value_and_absent_flag_file_end_with_2(values, tmp_path, capsys):
     assert "mtp_drafts" in capsys.readouterr().err
 
 
+def test_value_for_a_negation_and_flag_file_without_text_end_with_2(values, tmp_path, capsys):
+    (tmp_path / "flags").write_bytes(b"\xff\xfe")
+    assert execute(lambda rest: None, values, ["p", "--no-drafts=3"]) == 2
+    assert "p: --nodrafts=3 does not take an argument" in capsys.readouterr().err
+    assert execute(lambda rest: None, values, ["p", f"--flagfile={tmp_path / 'flags'}"]) == 2
+
+
 @pytest.mark.parametrize(("error", "code"), [(UsageError("usage"), 2), (CheckpointError("file: tensor"), 3)])
 def test_errors_end_with_their_code_and_their_message(values, capsys, error, code):
     def fail(rest):

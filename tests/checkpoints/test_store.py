@@ -1,5 +1,6 @@
 """A store believes headers, not the index, and every read either returns the stored bits or names what is wrong."""
 
+import gc
 import hashlib
 import json
 import os
@@ -286,6 +287,15 @@ def test_closing_gives_back_descriptors_and_ends_reads(folder):
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ValueError, match="closed"):
         store.read("a")
+
+
+def test_a_store_that_nobody_holds_gives_back_descriptors(folder):
+    before = len(os.listdir("/proc/self/fd"))
+    store = open_store(folder)
+    store.read("a")
+    del store
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_threads_read_what_one_thread_reads(folder):

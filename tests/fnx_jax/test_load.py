@@ -82,6 +82,27 @@ def test_failure_at_the_last_leaf_leaves_nothing(folder):
     refused(folder, name)
 
 
+def test_caches_that_do_not_fit_leave_nothing(folder, monkeypatch):
+    def refuse(*arguments):
+        raise MemoryError("no room for the lanes")
+
+    monkeypatch.setattr("fnx_jax.model.empty_state", refuse)
+    before = len(jax.live_arrays())
+    with pytest.raises(MemoryError) as caught:
+        fnx_jax.load(folder, dtype="float32", lanes=1, context=64)
+    assert len(jax.live_arrays()) == before
+    assert caught.value.args == ("no room for the lanes",)
+
+
+@pytest.mark.parametrize("draft_head", [True, False])
+@pytest.mark.parametrize("name", ["golden/base", "golden/official_names", "../checkpoints/demo"])
+def test_progress_ends_at_the_total(name, draft_head):
+    told = []
+    fnx_jax.load(FOLDER.parent / name, draft_head=draft_head, lanes=1, context=64, progress=lambda *at: told.append(at))
+    done = [at for at, _ in told]
+    assert done == sorted(done) and {total for _, total in told} == {done[-1]}
+
+
 def test_truncated_file(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -117,6 +138,7 @@ def test_other_spelling_of_sparse_layers(folder):
         (dict(devices=3), "devices"),
         (dict(dtype="float8"), "dtype"),
         (dict(lanes=0), "lanes"),
+        (dict(lanes=17, max_rows=16), "lanes"),
         (dict(context=10**6), "context"),
         (dict(max_rows=17), "max_rows"),
     ],
@@ -131,6 +153,25 @@ def test_bad_ids_are_named(exact_model):
     for ids, word in (([], "ids"), ([128], "128"), ([-1], "-1"), ([1.5], "dtype"), ([1] * 300, "context")):
         with pytest.raises(ValueError, match=word):
             model.logits(ids)
+
+
+@pytest.mark.parametrize("lengths", [[4], [-1], [2.0], [1, 2]])
+def test_bad_lengths_are_named(lengths, exact_model):
+    with pytest.raises(ValueError, match="lengths"):
+        exact_model("base").score([[1, 2, 3]], lengths)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(dict(temperature=-1.0), "temperature"), (dict(seed=2**70), "seed"), (dict(max_tokens=-1), "max_tokens")],
+)
+def test_bad_parameters_are_named(arguments, word, exact_model):
+    with pytest.raises(ValueError, match=word):
+        exact_model("base").generate([1, 2], **arguments)
+
+
+def test_a_model_is_described_without_its_arrays(exact_model):
+    assert "Array" not in repr(exact_model("base"))
 
 
 def test_two_models_of_different_bounds_live_side_by_side(exact_model):

@@ -14,6 +14,8 @@ SIZES = DeltaSizes(key_heads=2, value_heads=6, key_size=128, value_size=128)
 CHANNELS = 2 * 2 * 128 + 6 * 128
 PAGE, BLOCK, PAGES, OF_LANE = 32, 4, 40, 20
 LANES = 3
+DTYPES = ("float32", "bfloat16")
+"""What caches may hold."""
 
 
 def delta_weights() -> DeltaWeights:
@@ -51,7 +53,7 @@ def page_tables() -> np.ndarray:
     return lanes.reshape(TILES, ROWS, OF_LANE).astype(np.int32)
 
 
-def kept_cases(dtype: str) -> Case:
+def attend_case(dtype: str) -> Case:
     """Attention of rows at positions from 0 up, operands of one dtype."""
     rng = np.random.default_rng(19)
     position = rng.integers(0, PAGE * OF_LANE, (TILES, ROWS)).astype(np.int32)
@@ -84,7 +86,7 @@ def index_cases() -> dict[str, Case]:
     def means(tile: tuple, pool: jax.Array) -> jax.Array:
         return block_means(pool, PageTable(tile[0], PAGE), tile[1], BLOCK)
 
-    raw = {dtype: normal(24, PAGES, PAGE, 128).astype(dtype) for dtype in ("float32", "bfloat16")}
+    raw = {dtype: normal(24, PAGES, PAGE, 128).astype(dtype) for dtype in DTYPES}
     pooled = normal(25, PAGES, PAGE // BLOCK, 128)
     found = {f"block_means_{dtype}": Case(means, (page_tables(), seen // 2), pool) for dtype, pool in raw.items()}
     return found | {"block_scores": Case(scores, (tiles(26, 4, 128), page_tables(), seen), pooled)}
@@ -92,5 +94,4 @@ def index_cases() -> dict[str, Case]:
 
 def cases() -> dict[str, Case]:
     """Every case of this file."""
-    dtypes = {name: getattr(jnp, name) for name in ("float32", "bfloat16", "float16")}
-    return delta_cases() | {f"attend_{name}": kept_cases(dtype) for name, dtype in dtypes.items()} | index_cases()
+    return delta_cases() | {f"attend_{dtype}": attend_case(dtype) for dtype in DTYPES} | index_cases()

@@ -97,22 +97,37 @@ def other_row_counts(cases: Cases, counts: tuple[int, ...] = (1, 37)) -> Compare
 
 
 def unrolled_on_two_devices(cases: Cases) -> Compared:
-    """Two tiles that share their weights, in one program on two devices that hold the same rows."""
+    """Two tiles, gathered from one pool, under the same weights, on two devices that hold equal rows."""
     everywhere = PartitionSpec()
 
-    def program(data: dict, shared: dict) -> dict:
-        return {name: [case.function(tile, shared[name]) for tile in data[name]] for name, case in cases.items()}
+    def program(data: dict, shared: dict, places: jax.Array) -> dict:
+        return {
+            name: [case.function(_gathered(data[name], place), shared[name]) for place in places]
+            for name, case in cases.items()
+        }
 
     mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
     split = jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    data = {name: [case.tile(0), case.tile(1)] for name, case in cases.items()}
-    found = jax.jit(split)(data, weights(cases))
+    places = np.arange(2 * ROWS, dtype=np.int32).reshape(2, ROWS)
+    found = jax.jit(split)({name: case.rows(TILES * ROWS) for name, case in cases.items()}, weights(cases), places)
     pairs: Compared = {name: [] for name in cases}
     for device in range(2):
         here = jax.tree.map(lambda leaf, device=device: np.asarray(leaf.addressable_data(device)), found)
         for name, case in cases.items():
             pairs[name] += list(zip(here[name], alone(case), strict=False))
     return pairs
+
+
+def _gathered(pool: Tree, place: jax.Array) -> Tree:
+    """The places' rows of every leaf; a row made of units is put together from a pool of units, as pages are read."""
+
+    def gather(leaf: jax.Array) -> jax.Array:
+        if leaf.ndim < 3:
+            return leaf[place]
+        unit = place[:, None] * leaf.shape[1] + jnp.arange(leaf.shape[1], dtype=jnp.int32)[None, :]
+        return leaf.reshape(-1, *leaf.shape[2:])[unit]
+
+    return jax.tree.map(gather, pool)
 
 
 def fused(cases: Cases) -> Compared:
@@ -149,10 +164,10 @@ def _restored(leaf: jax.Array, given: dict[str, Any]) -> jax.Array:
 
 
 def _after(result: Tree, some: Any) -> Tree:
-    """Lone steps after the op, whose roundings IEEE settles."""
+    """Lone steps after the op, whose roundings IEEE settles; a compiler might fold the last into the op."""
 
     def steps(leaf: Any) -> list[Any]:
-        return [leaf + some, some - leaf, leaf * some] if leaf.dtype == np.float32 else [leaf]
+        return [leaf + some, some - leaf, leaf * some, leaf * np.float32(0.3)] if leaf.dtype == np.float32 else [leaf]
 
     return jax.tree.map(steps, result)
 

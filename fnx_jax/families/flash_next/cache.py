@@ -16,7 +16,7 @@ from fnx_jax.families.flash_next.params import DeltaParams, ModelParams
 from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.mesh import DEALT, SAME
 from pallas_kernels.gated_delta import DeltaSizes, DeltaState, fold
-from pallas_kernels.gated_delta.rows import RING
+from pallas_kernels.gated_delta.rows import ring_rows
 from pallas_kernels.sparse_attention import pool_dtype
 
 
@@ -78,15 +78,15 @@ def empty_cache(
         )
 
     def delta() -> DeltaState:
-        ring = (lanes, RING, channels + 2 * sizes.value_heads)
+        ring = (lanes, ring_rows(config.delta_taps - 1), channels + 2 * sizes.value_heads)
         return DeltaState(committed=jnp.zeros(state, jnp.float32), ring=jnp.zeros(ring, jnp.float32))
 
     planes = config.attention_layers + (1 if config.mtp_layers else 0)
-    width = config.streams * config.hidden
+    ngram = (lanes, ring_rows((config.ngram_taps - 1) * config.ngram_size), config.streams * config.hidden)
     return FlashNextCache(
         delta=tuple(delta() for _ in range(config.delta_layers)),
         attention=tuple(attention() for _ in range(planes)),
-        ngram=tuple(jnp.zeros((lanes, RING, width), jnp.float32) for _ in config.ngram_layers),
+        ngram=tuple(jnp.zeros(ngram, jnp.float32) for _ in config.ngram_layers),
         folded=jnp.zeros((lanes,), jnp.int32),
     )
 

@@ -10,8 +10,6 @@ from checkpoints.errors import CheckpointError
 from checkpoints.naming import LINEAR_ATTENTION, layer_kinds, text_config
 
 LayerKind = Literal["delta", "attention"]
-RING_REACH = 16
-"""Rows behind a window that the caches keep for convolutions."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class FlashNextConfig:
 
     layer_kinds: one entry a layer. ngram_layers: layer indices, ascending, that an n-gram embedding enters.
     rotary_size: dimensions of a head that turn. index_budget: tokens of kept blocks. block: tokens of a block.
-    eos_token_ids: the ids that reset n-grams have the first of these; ends of replies come from generation_config.
+    eos_token_ids: the first of these resets n-grams; ends of replies come from generation_config.
     delta_gate: activation of the recurrent layers' output gate.
     """
 
@@ -104,7 +102,7 @@ class FlashNextConfig:
 def read_config(config: dict[str, Any]) -> FlashNextConfig:
     """Reads config.json (nested or flat). Raises CheckpointError naming the key that is missing or out of range."""
     text = text_config(config)
-    rope = _need(text, "rope_parameters") if "rope_parameters" in text else text
+    rope = _rope(text)
     head_size = _need(text, "head_dim")
     config_ = FlashNextConfig(
         vocabulary=_need(text, "vocab_size"),
@@ -112,7 +110,7 @@ def read_config(config: dict[str, Any]) -> FlashNextConfig:
         streams=_need(text, "hc_count"),
         stream_rank=_need(text, "hc_lowrank"),
         layer_kinds=tuple("delta" if kind == LINEAR_ATTENTION else "attention" for kind in layer_kinds(text)),
-        ngram_layers=tuple(sorted(layer - 1 for layer in text.get("ple_layer_ids") or ())),
+        ngram_layers=tuple(sorted({layer - 1 for layer in text.get("ple_layer_ids") or ()})),
         heads=_need(text, "num_attention_heads"),
         kv_heads=_need(text, "num_key_value_heads"),
         head_size=head_size,
@@ -142,7 +140,7 @@ def read_config(config: dict[str, Any]) -> FlashNextConfig:
         mtp_layers=int(text.get("mtp_num_hidden_layers") or 0),
         norm_eps=float(text.get("rms_norm_eps", 1e-6)),
         max_context=_need(text, "max_position_embeddings"),
-        eos_token_ids=_ids(_need(text, "eos_token_id")),
+        eos_token_ids=_ids(text.get("eos_token_id")),
     )
     _check(config_, text)
     return config_
@@ -154,6 +152,16 @@ def _need(table: dict[str, Any], key: str) -> Any:
     return table[key]
 
 
+def _rope(text: dict[str, Any]) -> dict[str, Any]:
+    """The rotary parameters: those of `rope_scaling` or `rope_parameters`, then those beside them."""
+    nested = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    kind = nested.get("rope_type") or nested.get("type") or "default"
+    if kind != "default":
+        raise CheckpointError(f"config.json: rope_type {kind!r} is not default")
+    beside = {key: text[key] for key in ("rope_theta", "partial_rotary_factor") if text.get(key) is not None}
+    return beside | nested
+
+
 def _gate(text: dict[str, Any]) -> Literal["sigmoid", "silu"]:
     gate = text.get("output_gate_type") or text.get("hidden_act", "silu")
     if gate not in ("sigmoid", "silu"):
@@ -161,8 +169,8 @@ def _gate(text: dict[str, Any]) -> Literal["sigmoid", "silu"]:
     return gate
 
 
-def _ids(value: int | list[int]) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(value)
+def _ids(value: int | list[int] | None) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value or ())
 
 
 def _check(config: FlashNextConfig, text: dict[str, Any]) -> None:
@@ -178,14 +186,13 @@ def _check(config: FlashNextConfig, text: dict[str, Any]) -> None:
         "indexer_budget is not a multiple of indexer_compress_ratio": config.index_budget % config.block,
         "indexer_kv_heads is not 1": text.get("indexer_kv_heads", 1) != 1,
         "num_experts_per_tok exceeds num_experts": config.active_experts > config.experts,
-        "ple_embed_dim is not a multiple of the n-gram heads": config.ngram_hidden % config.ngram_heads,
+        "ngram_size is below 2": config.ngram_layers and config.ngram_size < 2,
+        "ple_embed_dim is not a multiple of the n-gram heads": config.ngram_layers
+        and config.ngram_hidden % max(config.ngram_heads, 1),
+        "eos_token_id is missing, which resets n-grams": config.ngram_layers and not config.eos_token_ids,
         "ple_layer_ids name a layer that does not exist": not all(0 <= i < config.layers for i in config.ngram_layers),
         "the rotary width is odd or exceeds a head": config.rotary_size % 2
         or config.rotary_size > min(config.head_size, config.index_size),
-        "the convolutions reach further back than a ring holds": max(
-            config.delta_taps - 1, (config.ngram_taps - 1) * config.ngram_size
-        )
-        > RING_REACH,
         f"hidden_act {text.get('hidden_act')!r} is not silu": text.get("hidden_act", "silu") != "silu",
         "tie_word_embeddings is set": bool(text.get("tie_word_embeddings", False)),
     }

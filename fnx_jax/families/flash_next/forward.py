@@ -57,7 +57,8 @@ def mix_and_route(
     """The first half of a layer: n-gram embedding, token mixer, router."""
     n, eps = config.streams, config.norm_eps
     ring = state.ngram
-    if params.ngram is not None and ring is not None and ngram_BE is not None:
+    if params.ngram is not None:
+        assert ring is not None and ngram_BE is not None
         ring, streams = ngram_mix(streams, ngram_BE, ring, places, params.ngram, n, config.ngram_size, eps)
     x, gate = read(streams, params.mixer_hyper, n, eps)
     if isinstance(params.mixer, DeltaParams):

@@ -72,10 +72,11 @@ class StoreLeaves:
         return self._place_rows(self._read(name, (channels, 1, taps)).reshape(channels, taps), rows)
 
     def linear(self, prefix: str, outputs: int, inputs: int, columns: Columns | None = None) -> Weight:
-        columns = [np.arange(outputs)] if columns is None else columns
         if not exl3.is_linear(self.store, prefix):
-            return self._place(plain_parts(self._read(prefix + ".weight", (outputs, inputs)), columns))
-        parts, places = exl3_parts(self._exl3(prefix), columns)
+            value = self._read(prefix + ".weight", (outputs, inputs))
+            return self._place([value] if columns is None else plain_parts(value, columns))
+        whole = self._exl3(prefix)
+        parts, places = ([whole], None) if columns is None else exl3_parts(whole, columns)
         weight = self._place_trees(parts)
         return weight if places is None else Selected(weight=weight, columns=self._place(places))
 

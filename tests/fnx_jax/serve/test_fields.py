@@ -30,7 +30,7 @@ WRONG = {
     "min_p": [-0.1, 1.1],
     "presence_penalty": [-2.1, 2.1],
     "frequency_penalty": [-2.1, 2.1, "x"],
-    "repetition_penalty": [0, -1, True, 10**400],
+    "repetition_penalty": [0, -1, True, 1e-38, 1e39, 10**400],
     "max_tokens": [-1, 0.5, True, "5"],
     "max_completion_tokens": [-1, False],
     "min_tokens": [-1, True],

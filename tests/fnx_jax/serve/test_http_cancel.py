@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from fnx_jax.serve import runner
 from fnx_jax.serve.app import build_app
 from fnx_jax.serve.service import Service
 from fnx_jax.serve.settings import ServerSettings
@@ -120,3 +121,14 @@ def test_one_that_stops_reading_is_dropped():
     wait_for(lambda: model.engine.status().finished["abort"] == 2)
     assert not service.streams
     model.engine.stop()
+
+
+def test_a_body_that_never_comes_is_answered_when_the_server_ends(monkeypatch):
+    monkeypatch.setattr(runner, "FLUSH_S", 0.0)
+    with running() as server, socket.create_connection(server.run.address, timeout=10) as connection:
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(1024).startswith(b"HTTP/1.1 100 ")
+        server.run.stop()
+        reply = connection.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 503 ") and b"shutting down" in reply

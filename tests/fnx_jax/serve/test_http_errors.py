@@ -51,6 +51,13 @@ BAD_CHATS = [
 ]
 
 
+def test_a_long_model_name_is_not_repeated_whole(server):
+    error = check(
+        server.http.post("/v1/chat/completions", json={"model": "x" * 99_999, "messages": HELLO}), 404, "model"
+    )
+    assert len(error["message"]) < 300
+
+
 @pytest.mark.parametrize(("body", "param"), BAD_CHATS, ids=[f"{n}-{param}" for n, (_, param) in enumerate(BAD_CHATS)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_chats_are_refused_before_anything_starts(server, body, param, stream):

@@ -37,7 +37,7 @@ def test_empty_arguments_become_an_empty_mapping(arguments):
     assert normalise(with_arguments(arguments))[1]["tool_calls"][0]["function"]["arguments"] == {}
 
 
-@pytest.mark.parametrize("arguments", ['{"city"', "[1]", "3", 3, [], '{"a": NaN}', "[" * 100_000])
+@pytest.mark.parametrize("arguments", ['{"city"', "[1]", "3", 3, [], '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100_000])
 def test_broken_arguments_are_refused_by_name(arguments):
     assert refused(with_arguments(arguments)) == "messages[1].tool_calls[0].function.arguments"
 

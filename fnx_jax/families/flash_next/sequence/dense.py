@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from pallas_kernels.dense_matmul import Weight
+from pallas_kernels.dense_matmul import Weight, features
 from pallas_kernels.exl3 import DecodedWeight, Exl3Weight
 from pallas_kernels.exl3.hadamard import rotate_input, rotate_output
 from pallas_kernels.exl3.trellis import decode_transposed
@@ -20,7 +20,7 @@ def linear(x: Float[Array, "... I"], weight: Weight, outputs: int) -> Float[Arra
       x: float32 or float64, any leading axes. weight: one layer. outputs: O, what the layer yields.
     Raises: ValueError where x is wider than the weight, or the weight is plain and narrower than `outputs`.
     """
-    stored_in, stored_out = _features(weight)
+    stored_in, stored_out = features(weight)
     plain = not isinstance(weight, Exl3Weight | DecodedWeight)
     if x.shape[-1] > stored_in or outputs > stored_out or (plain and x.shape[-1] != stored_in):
         raise ValueError(f"linear: {x.shape[-1]} to {outputs} features, but the weight has {stored_in} to {stored_out}")
@@ -46,12 +46,6 @@ def _exl3_linear(x: Float[Array, "... K"], weight: Exl3Weight | DecodedWeight) -
     wq_NK = weight.wq if isinstance(weight, DecodedWeight) else decode_transposed(weight)
     operand = rotate_input(x, weight.suh, "float32" if wq_NK.dtype == jnp.float32 else "float16")
     return rotate_output(dot(operand, wq_NK, jnp.dtype(jnp.float32)), weight.svh, weight.bias)
-
-
-def _features(weight: Weight) -> tuple[int, int]:
-    if isinstance(weight, Exl3Weight | DecodedWeight):
-        return weight.in_features, weight.out_features
-    return weight.shape[1], weight.shape[0]
 
 
 def cast_up(x: Float[Array, "..."]) -> Float[Array, "..."]:

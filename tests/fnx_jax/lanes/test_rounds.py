@@ -1,0 +1,51 @@
+"""A round waits for all it queued, and a program that fails or is interrupted leaves lanes that serve again."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import fnx_jax
+from tests.fnx_jax.cases import FOLDER, Piece, plan
+
+PROMPT = np.arange(10, 55)
+
+
+@pytest.fixture(scope="module")
+def model() -> fnx_jax.Model:
+    """A model of this module's own, since its programs are exchanged."""
+    return fnx_jax.load(FOLDER / "base", dtype="float32", lanes=2, context=128)
+
+
+def failing(rows, error):
+    """A `rows` program that raises halfway, when some of the state's buffers have been taken over."""
+
+    def run(params, state, tile, pages_LP):
+        def stop(layer, mixed):
+            if layer == 2:
+                raise error
+
+        return rows(params, state, tile, pages_LP, stop)
+
+    return run
+
+
+def test_a_round_without_draws_is_waited_for(model):
+    output = model.steps.round(plan(model.steps, [Piece(0, PROMPT, 0, 45)]))
+    assert output.tokens == ()
+    assert all(leaf.is_ready() for leaf in jax.tree.leaves(model.steps.state))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError("no room")])
+def test_a_program_that_stops_halfway_leaves_empty_lanes_that_serve_again(error, model):
+    wanted = model.generate(PROMPT, max_tokens=6)
+    whole = model.steps.programs
+    model.steps.programs = replace(whole, rows=failing(whole.rows, error))
+    try:
+        with pytest.raises(type(error)):
+            model.generate(PROMPT, max_tokens=6)
+    finally:
+        model.steps.programs = whole
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(model.steps.state))
+    assert model.generate(PROMPT, max_tokens=6) == wanted

@@ -1,0 +1,56 @@
+"""python -m fnx_jax.serve: what it refuses before a model is read, by which code, and under which name."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from checkpoints.commands import execute
+from fnx_jax.serve import __main__ as command
+from fnx_jax.serve.assets import AssetError
+from fnx_jax.serve.progress import Progress
+from fnx_jax.serve.runner import StartUp
+
+
+def refused(capsys, *flags: str) -> str:
+    assert execute(command.main, command.FLAGS, ["serve", *flags, "--model=/nonexistent"]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_an_empty_key_is_refused(capsys, key):
+    assert refused(capsys, "--api_key=good", f"--api_key={key}").startswith("serve: --api_key: a key is empty")
+
+
+@pytest.mark.parametrize("content", [b"\n \n", b"\xff\xfe"])
+def test_a_key_file_without_readable_keys_is_refused(capsys, tmp_path, content):
+    (tmp_path / "keys").write_bytes(content)
+    assert f"--api_key_file: {tmp_path / 'keys'}" in refused(capsys, f"--api_key_file={tmp_path / 'keys'}")
+
+
+def test_keys_come_from_flags_and_file(tmp_path):
+    (tmp_path / "keys").write_text("two\n\n three \n")
+    flags = ["--api_key=one", f"--api_key_file={tmp_path / 'keys'}"]
+    assert execute(lambda rest: None, command.FLAGS, ["serve", *flags]) == 0
+    assert command.settings().api_keys == ("one", "two", "three")
+
+
+def test_an_endless_drain_is_refused(capsys):
+    assert "--drain_seconds" in refused(capsys, f"--drain_seconds={math.inf}")
+
+
+def test_bad_sampling_defaults_are_found_before_the_weights_are_read(tmp_path):
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(command.DEMO / name, tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
+    assert execute(lambda rest: None, command.FLAGS, ["serve", f"--model={tmp_path}"]) == 0
+    with pytest.raises(AssetError, match=r"generation_config\.json: .*temperature must be a number"):
+        command.load_model(StartUp(Progress(quiet=True), lambda record: None))
+
+
+def test_the_program_goes_by_the_name_that_was_typed():
+    ended = subprocess.run([sys.executable, "-m", "fnx_jax.serve", "--lanes=0"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.partition(":")[0]) == (2, "fnx_jax.serve")

@@ -1,0 +1,35 @@
+"""Wrong twins of the model's ops: each breaks the rule in one way that the sweep must see."""
+
+import jax
+import jax.numpy as jnp
+
+from tests.sweep.case import Case, normal, tiles
+
+
+def library_sum(x: jax.Array, _: tuple) -> jax.Array:
+    """The library's sum of a row: its order is the compiler's choice."""
+    return jnp.sum(x, axis=(1, 2))
+
+
+def untiled_matmul(x: jax.Array, weight_IO: jax.Array) -> jax.Array:
+    """A dot of as many rows as there are: each height may be another program."""
+    return jax.lax.dot(x, weight_IO, precision=jax.lax.Precision.HIGHEST)
+
+
+def library_exp(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The library's exp of a short vector and of a column: of two routines the compiler takes either."""
+    column = x[:, :1] + x[:, 1:2]
+    return x * jnp.exp(weight)[None, :], jnp.exp(column[:, 0])
+
+
+def shared_maximum(x: jax.Array, _: tuple) -> jax.Array:
+    """Rows scaled by what the whole tile holds."""
+    return x / jnp.max(jnp.abs(x))
+
+
+CONTROLS: dict[str, Case] = {
+    "library_sum": Case(library_sum, tiles(1, 8, 16)),
+    "untiled_matmul": Case(untiled_matmul, tiles(2, 256), normal(3, 256, 384)),
+    "library_exp": Case(library_exp, tiles(4, 6), normal(5, 6)),
+    "shared_maximum": Case(shared_maximum, tiles(6, 64)),
+}

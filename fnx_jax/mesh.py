@@ -61,13 +61,15 @@ def on_ranks(f: Callable[..., Any], mesh: Mesh, results: Callable[..., Any], don
     if mesh.size == 1:
         return jax.jit(f, donate_argnums=donate)
     programs: dict[Any, Any] = {}
+    # CPU devices share one pool of threads: programs that wait for each other's ranks could hold all of it.
+    wait = jax.block_until_ready if mesh.devices.flat[0].platform == "cpu" else lambda results: results
 
     def call(*arguments: Any) -> Any:
         leaves, tree = jax.tree.flatten(arguments)
         key = (tree, tuple(map(_is_dealt, leaves)))
         if key not in programs:
             programs[key] = jax.jit(_mapped(f, mesh, layout(arguments), results), donate_argnums=donate)
-        return programs[key](*arguments)
+        return wait(programs[key](*arguments))
 
     return call
 

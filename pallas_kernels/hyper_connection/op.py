@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
-from pallas_kernels.dense_matmul import Weight, linear
+from pallas_kernels.dense_matmul import Weight, features, linear
 from pallas_kernels.norms import centred_rms
 
 
@@ -22,7 +22,7 @@ from pallas_kernels.norms import centred_rms
 class HyperWeights:
     """norm [n*D]; down [rank, n*D]; up [n*D, rank]; inject [n, n*D], None in a mixer that only reads.
 
-    rank: outputs of `down` that count, None for all. Other outputs beyond these shapes are cut.
+    rank: outputs of `down` that count; None for as many as `up` takes. Outputs beyond these shapes are cut.
     """
 
     norm: jax.Array
@@ -43,7 +43,8 @@ def read_mixed(
 ) -> tuple[Float[Array, "B D"], Float[Array, "B N"]]:
     """Returns the block's input and the normed streams it was mixed from. float32."""
     normed = grouped_rms(streams, weights.norm, n, eps)
-    low = jax.nn.silu(linear(normed, weights.down)[:, : weights.rank] / jnp.float32(n))
+    rank = features(weights.up)[0] if weights.rank is None else weights.rank
+    low = jax.nn.silu(linear(normed, weights.down)[:, :rank] / jnp.float32(n))
     mixed = jax.nn.sigmoid(linear(low, weights.up)[:, : normed.shape[1]]) * normed
     mixed = mixed.reshape(streams.shape[0], n, -1)
     total = mixed[:, 0]

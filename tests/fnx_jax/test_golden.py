@@ -23,7 +23,9 @@ def fresh(steps):
     """An empty state of the same shapes as the steps' own."""
     device = steps.device
     dtype = steps.state.cache.attention[0].key.dtype
-    return empty_state(device.family, device.config, steps.lanes, steps.pages, steps.page, dtype, jax.devices()[0])
+    return empty_state(
+        device.family, device.config, device.shards, steps.lanes, steps.pages, steps.page, dtype, device.mesh
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -78,7 +80,7 @@ def newest(ring, rows, count, channels):
 def test_picks_match(name, exact_model, golden_case):
     model, case = exact_model(name), golden_case(name)
     steps, config, tokens = model.steps, model.config, case["p0.input_ids"]
-    programs, lanes = layered_programs(config, steps.page), fresh(steps)
+    programs, lanes = layered_programs(config, steps.device.shards, steps.device.mesh, steps.page), fresh(steps)
     picks = [[] for _ in config.layer_kinds]
     for start in range(0, len(tokens), 16):
         piece = plan(steps, [Piece(0, tokens, start, min(start + 16, len(tokens)))])
@@ -131,10 +133,10 @@ class Drafter:
         table = jnp.arange(steps.pages, dtype=jnp.int32).reshape(steps.lanes, -1)
         self.rows = jax.jit(
             lambda params, pages, streams, token, places: mtp_rows(
-                params, self.config, pages, streams, token, places, table, steps.page
+                params, self.config, steps.device.shards, pages, streams, token, places, table, steps.page
             )
         )
-        self.logits = jax.jit(lambda params, streams: mtp_logits(params, self.config, streams))
+        self.logits = jax.jit(lambda params, streams: mtp_logits(params, self.config, steps.device.shards, streams))
 
     def absorb(self, streams, tokens, start):
         """Runs pairs (streams, next token) from position `start`; returns logits and the head's streams."""

@@ -9,6 +9,8 @@ import numpy as np
 from checkpoints.store import open_store
 from fnx_jax.families.flash_next.config import FlashNextConfig, read_config
 from fnx_jax.families.flash_next.load import Arithmetic, load_params, open_ngrams
+from fnx_jax.families.flash_next.shards import deal
+from fnx_jax.mesh import make_mesh
 from fnx_jax.families.flash_next.params import AttentionParams, LayerParams, ModelParams
 from fnx_jax.families.flash_next.sequence import Functions, functions
 from fnx_jax.families.history import token_history
@@ -37,7 +39,7 @@ def sequence_model(name: str, exact: bool = True) -> SequenceModel:
     with open_store(FOLDER / name) as store:
         assert store.config is not None
         config = read_config(store.config)
-        params = load_params(store, config, jax.devices()[0], Arithmetic(exact=exact, decode=True), True)
+        params = load_params(store, config, deal(config, 1), make_mesh(1), Arithmetic(exact=exact, decode=True), True)
         tables = open_ngrams(store, config)
         ids = [case[f"p{p}.input_ids"] for p in case.prompts]
         ngrams = tuple(tables.embeddings(i, token_history(i, config.ngram_size - 1)) for i in ids)

@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 from checkpoints.exl3 import read_linear
 from checkpoints.store import open_store
 from fnx_jax.families.flash_next.load import Arithmetic, StoreLeaves
+from fnx_jax.families.flash_next.shards import deal
+from fnx_jax.mesh import make_mesh
 from fnx_jax.families.flash_next.params import AttentionParams
 from fnx_jax.families.flash_next.sequence import functions
 from fnx_jax.families.flash_next.sequence.dense import linear
@@ -63,8 +65,8 @@ def test_experts_of_several_widths_match_the_format():
     config = dataclasses.replace(sequence_model("base").config, hidden=256, expert_ffn=128, experts=16)
     arrays = load_file(FOLDER / "exl3" / "moe.safetensors")
     with open_store(FOLDER / "exl3" / "moe.safetensors") as store:
-        leaves = StoreLeaves(store, jax.devices()[0], Arithmetic(exact=False, decode=False), lambda nbytes: None)
-        lines, line_map = leaves.experts("model.language_model.layers.3.", config)
+        leaves = StoreLeaves(store, make_mesh(1), Arithmetic(exact=False, decode=False), lambda nbytes: None)
+        lines, line_map = leaves.experts("model.language_model.layers.3.", config, deal(config, 1))
     assert min(len(lines.gate), len(lines.up), len(lines.down)) > 1
     x, weight = arrays["x"].astype(np.float32), arrays["topk_weight"].astype(np.float32)
     run = jax.jit(functools.partial(routed_experts, config=config))

@@ -1,0 +1,79 @@
+"""Several devices give the bits of one: every leaf dealt by heads, experts or vocabulary, sums in one fixed tree."""
+
+import jax
+import numpy as np
+import pytest
+
+import fnx_jax
+from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.request import Request, SamplingParams
+from fnx_jax.families.flash_next.shards import deal, kv_columns, vocabulary_columns
+from fnx_jax.mesh import DEALT, layout
+from tests.fnx_jax.cases import FOLDER, read_case
+
+DEMO = FOLDER.parent.parent / "checkpoints" / "demo"
+
+
+@pytest.mark.parametrize(("name", "devices"), [("silu_two_ple", 2), ("long_eos", 4)])
+def test_devices_change_no_bit_of_the_logits(name, devices, exact_model):
+    ids = read_case(name)["p0.input_ids"]
+    dealt = fnx_jax.load(FOLDER / name, devices=devices, dtype="float32", lanes=4, context=256)
+    assert np.array_equal(dealt.logits(ids), exact_model(name).logits(ids))
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_served_streams_are_those_of_one_device(devices, demo_model):
+    dealt = fnx_jax.load(DEMO, devices=devices, lanes=4, context=512)
+    rng = np.random.default_rng(devices)
+    requests = [
+        Request(
+            f"r{i}",
+            tuple(int(token) for token in rng.integers(10, 3900, length)),
+            SamplingParams(temperature=0.9 * (i % 2), seed=i, max_tokens=8, logprobs=2),
+        )
+        for i, length in enumerate((3, 40, 70, 17))
+    ]
+    replies = [Engine(model.steps).run(requests) for model in (demo_model, dealt)]
+    for name in replies[0]:
+        one, several = ([(e.tokens, e.logprobs) for e in reply[name]] for reply in replies)
+        assert one == several
+
+
+def test_no_device_holds_another_ranks_experts(demo_model):
+    dealt = fnx_jax.load(DEMO, devices=2, lanes=1, context=64)
+    pool = dealt.params.layers[0].moe.lines.gate[0].wq
+    assert pool.shape[:2] == (2, dealt.config.experts // 2)
+    assert {shard.data.shape[0] for shard in pool.addressable_shards} == {1}
+    whole = demo_model.params.layers[0].moe.lines.gate[0].wq
+    assert np.array_equal(np.asarray(pool).reshape(whole.shape), np.asarray(whole))
+
+
+def test_what_is_dealt_and_what_is_not():
+    dealt = fnx_jax.load(FOLDER / "long_eos", devices=4, dtype="float32", lanes=1, context=64)
+    specs = layout(dealt.params)
+    attention, delta = specs.layers[3], specs.layers[0]
+    assert attention.mixer.q == attention.moe.lines.gate[0] == specs.head == DEALT
+    assert DEALT not in (attention.mixer.o, attention.mixer.index, attention.moe.router, specs.embedding)
+    assert DEALT not in jax.tree.leaves(delta.mixer)  # two key heads for four devices
+
+
+def test_a_kv_head_lies_where_its_query_heads_are():
+    config = fnx_jax.load(FOLDER / "long_eos", dtype="float32", lanes=1, context=64).config
+    columns = kv_columns(config, deal(config, 2))
+    assert [list(part) for part in columns] == [list(range(config.head_size))] * 2
+
+
+def test_the_vocabulary_is_dealt_in_blocks(exact_model):
+    config = exact_model("base").config
+    assert [len(part) for part in vocabulary_columns(config, deal(config, 2))] == [128, 0]
+
+
+@pytest.mark.parametrize(("devices", "word"), [(0, "at least 1"), (3, "power of two"), (8, "query heads"), (32, "leaves")])
+def test_devices_that_do_not_divide_are_refused(devices, word):
+    with pytest.raises(ValueError, match=word):
+        fnx_jax.load(FOLDER / "base", devices=devices)
+
+
+def test_more_devices_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="this machine has 4"):
+        fnx_jax.load(DEMO, devices=8)

@@ -23,7 +23,7 @@ GPU_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 
 
 class BackendError(RuntimeError):
-    """A backend was started before the flags were set, so its bits promise nothing."""
+    """A backend was started before the flags were set, or JAX is set to 64 bits: its bits promise nothing."""
 
 
 def flags_missing(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -40,17 +40,27 @@ def configure() -> None:
 
 
 def require() -> None:
-    """Raises BackendError where a backend may have started without the flags."""
+    """Raises BackendError where a backend may have started without the flags, or default dtypes are of 64 bits."""
     missing = flags_missing(os.environ)
     if missing:
         raise BackendError(
             f"a JAX backend was started without {' '.join(missing)}: import fnx_jax before the first use of jax"
         )
+    if jax.config.read("jax_enable_x64"):
+        raise BackendError("jax_enable_x64 is set: the programs of serving are written for 32-bit defaults")
+
+
+def flags_besides(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the flags in `environment["XLA_FLAGS"]` that are not among the required ones, sorted."""
+    return tuple(sorted(set(environment.get("XLA_FLAGS", "").split()).difference(CPU_FLAGS + GPU_FLAGS)))
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Everything besides checkpoint, prompt, parameters and seed that bits may depend on."""
+    """Everything besides checkpoint, prompt, parameters and seed that bits may depend on.
+
+    flags: the required ones of this platform, then whatever else XLA_FLAGS held.
+    """
 
     device: str
     jax: str
@@ -74,7 +84,7 @@ def fingerprint(arithmetic: str) -> Fingerprint:
         device=device.device_kind,
         jax=jax.__version__,
         jaxlib=jaxlib.version.__version__,
-        flags=flags,
+        flags=flags + flags_besides(os.environ),
         row_tile=ROW_TILE,
         arithmetic=arithmetic,
     )

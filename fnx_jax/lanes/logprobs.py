@@ -1,4 +1,4 @@
-"""Traced side: raw log-probabilities of rows of logits. The draw itself is in sampling.py.
+"""Traced: raw log-probabilities of rows of logits. The draw itself is in sampling.py.
 
 What is reported is the model's own distribution: no temperature, penalty, bias or filter touches it.
 """

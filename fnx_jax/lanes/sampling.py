@@ -1,4 +1,4 @@
-"""Traced side: the draw, a pure function of a row's logits and of (seed, choice, position, token id).
+"""Traced: the draw, a pure function of a row's logits and of (seed, choice, position, token id).
 
 The order for one row: bias, repetition penalty, presence and frequency penalties, mask, temperature, top_k, top_p,
 min_p, Gumbel-max. Every parameter is an array with one entry a row, so one program serves rows of any kinds, and no

@@ -166,7 +166,7 @@ def main(positional: list[str]) -> int:
     if not Path(FLAGS.model).is_dir():
         raise CheckpointError(f"{FLAGS.model}: no such folder")
     configure_logging(chosen.log_json, chosen.quiet)
-    exits = [(CheckpointError, CHECKPOINT), (AssetError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
+    exits = [(CheckpointError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
     return run_server(chosen, load_model, exits)
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkpoints.errors import CheckpointError
 from fnx_jax.serve.template import ChatTemplate
 from fnx_jax.serve.tokenizer import Tokenizer
 
 
-class AssetError(ValueError):
+class AssetError(CheckpointError):
     """A text file of a checkpoint is missing or wrong; the message names it."""
 
 

@@ -23,7 +23,8 @@ def leaf_sums(
     for slot in range(out_BAD.shape[1]):
         product = jax.lax.optimization_barrier(weight_BA[:, slot, None] * out_BAD[:, slot])
         total = total.at[rows, expert_BA[:, slot] // per_leaf].add(product, mode="drop", unique_indices=True)
-    return total
+    # Fenced: what a caller adds to the leaves would otherwise become where the sums start.
+    return jax.lax.optimization_barrier(total)
 
 
 def balanced_sum(parts: Float[Array, "B l D"]) -> Float[Array, "B D"]:

@@ -64,15 +64,18 @@ def keep_blocks(
     """Chooses the `keep` highest scores among each row's first seen_B blocks, ties to the lower block.
 
     Args: score_BN: +0 or above where a block is seen. keep: at most N of them count.
-    Returns: kept block ids ascending, K = min(keep, N) places of which the first count_B are real; and count_B.
+    Returns: kept block ids ascending, K = min(keep, N) places of which the first count_B are real and the rest N; and
+      count_B.
     """
-    blocks = score_BN.shape[1]
+    rows, blocks = score_BN.shape
     count_B = jnp.minimum(seen_B, keep)
-    all_kept = jnp.broadcast_to(jnp.arange(min(keep, blocks), dtype=jnp.int32), (score_BN.shape[0], min(keep, blocks)))
+    places = jnp.arange(min(keep, blocks), dtype=jnp.int32)[None, :]
     kept = jax.lax.cond(
-        jnp.any(seen_B > keep), lambda: _highest(score_BN, seen_B, count_B, all_kept.shape[1]), lambda: all_kept
+        jnp.any(seen_B > keep),
+        lambda: _highest(score_BN, seen_B, count_B, places.shape[1]),
+        lambda: jnp.broadcast_to(places, (rows, places.shape[1])),
     )
-    return kept, count_B
+    return jnp.where(places < count_B[:, None], kept, blocks), count_B
 
 
 def _highest(score_BN: Array, seen_B: Array, count_B: Array, places: int) -> Array:

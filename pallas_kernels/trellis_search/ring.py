@@ -25,8 +25,10 @@ class Ring:
         if self.bits not in WIDTHS:
             raise ValueError(f"Ring: {self.bits} bits a value, wanted one of {WIDTHS}")
         if self.length % len(self.phases) or self.length * self.bits < WINDOW:
-            raise ValueError(f"Ring: {self.length} values of {self.bits} bits, wanted an even number at half widths, "
-                             f"and {WINDOW} bits")
+            raise ValueError(
+                f"Ring: {self.length} values of {self.bits} bits, wanted an even number at half widths, "
+                f"and {WINDOW} bits"
+            )
 
     @property
     def phases(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Traced side: the two halves of a sum of exponentials over a vocabulary. Definition: reference.py.
+"""Traced: the two halves of a sum of exponentials over a vocabulary. Definition: reference.py.
 
 Devices that hold consecutive slices of a vocabulary, cut at whole blocks, call `block_sums` with the row's maximum
 over all slices, gather the partial sums in order, and call `join_sums` each: the same bits for any number of slices.

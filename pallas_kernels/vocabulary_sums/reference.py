@@ -1,4 +1,4 @@
-"""Traced side: the order in which a vocabulary's exponentials are added. Public edge: op.py."""
+"""Traced: the order in which a vocabulary's exponentials are added. Public edge: op.py."""
 
 import jax.numpy as jnp
 from jax import lax

@@ -1,5 +1,8 @@
 """The flags are in place before a backend starts, and their absence is told."""
 
+import os
+
+import jax
 import pytest
 
 from fnx_jax import backend
@@ -24,4 +27,17 @@ def test_require_refuses_without_flags(monkeypatch):
 def test_fingerprint_depends_on_the_arithmetic():
     served, exact = backend.fingerprint("served"), backend.fingerprint("float32")
     assert served.digest() != exact.digest()
-    assert served.flags == backend.CPU_FLAGS
+    assert served.flags[: len(backend.CPU_FLAGS)] == backend.CPU_FLAGS
+
+
+def test_fingerprint_depends_on_other_flags(monkeypatch):
+    plain = backend.fingerprint("served")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_enable_fast_math=true {os.environ['XLA_FLAGS']}")
+    other = backend.fingerprint("served")
+    assert set(other.flags) - set(plain.flags) == {"--xla_cpu_enable_fast_math=true"}
+    assert other.digest() != plain.digest()
+
+
+def test_require_refuses_64_bit_defaults():
+    with jax.enable_x64(True), pytest.raises(backend.BackendError, match="jax_enable_x64"):
+        backend.require()

@@ -1,5 +1,7 @@
 """Cases of the sweep: ops that read caches, the recurrence above all and attention over pages."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import numpy as np
 from pallas_kernels.gated_delta import DeltaSizes, DeltaState, DeltaWeights, RowPlaces, gated_delta_rows
 from pallas_kernels.gated_delta.reference import DeltaInputs, delta_inputs, delta_step
 from pallas_kernels.gated_delta.rows import depthwise
-from pallas_kernels.sparse_attention import PageTable, attend, block_means, block_scores, keep_blocks
+from pallas_kernels.sparse_attention import PageTable, attend, block_means, block_scores, keep_blocks, pool_dtype
 from tests.sweep.case import ROWS, TILES, Case, normal, tiles
 
 SIZES = DeltaSizes(key_heads=2, value_heads=6, key_size=128, value_size=128)
@@ -23,6 +25,7 @@ def delta_weights() -> DeltaWeights:
     return DeltaWeights(conv_CT=normal(1, CHANNELS, 4), decay_log=normal(2, 6), time_bias=normal(3, 6))
 
 
+@cache
 def delta_cases() -> dict[str, Case]:
     """The recurrence: its inputs, one step (heads stand for rows), and a tile of rows of three lanes."""
     step = DeltaInputs(q=tiles(4, 128), k=tiles(5, 128, scale=0.1), v=tiles(6, 128), beta=tiles(7), decay=tiles(8))
@@ -46,6 +49,11 @@ def delta_cases() -> dict[str, Case]:
     }
 
 
+def pool(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Values as a pool of pages stores them."""
+    return values.astype(dtype).view(pool_dtype(jnp.dtype(dtype)))
+
+
 def page_tables() -> np.ndarray:
     """Each row's pages, in no order."""
     rng = np.random.default_rng(18)
@@ -53,6 +61,7 @@ def page_tables() -> np.ndarray:
     return lanes.reshape(TILES, ROWS, OF_LANE).astype(np.int32)
 
 
+@cache
 def attend_case(dtype: str) -> Case:
     """Attention of rows at positions from 0 up, operands of one dtype."""
     rng = np.random.default_rng(19)
@@ -70,25 +79,26 @@ def attend_case(dtype: str) -> Case:
         return attend(q, *pools, PageTable(pages, PAGE), kept, count, position, BLOCK)
 
     count = np.minimum(complete, most).astype(np.int32)
-    pools = tuple(normal(seed, PAGES, PAGE, 2, 256).astype(dtype) for seed in (20, 21))
+    pools = tuple(pool(normal(seed, PAGES, PAGE, 2, 256), dtype) for seed in (20, 21))
     return Case(over_pages, (tiles(22, 6, 256), page_tables(), kept, count, position), pools)
 
 
+@cache
 def index_cases() -> dict[str, Case]:
     """Means of raw keys, scores of blocks and their selection."""
     seen = np.random.default_rng(23).integers(0, PAGE * OF_LANE // BLOCK + 1, (TILES, ROWS)).astype(np.int32)
 
-    def scores(tile: tuple, pool: jax.Array) -> tuple:
+    def scores(tile: tuple, pooled: jax.Array) -> tuple:
         q, pages, seen = tile
-        found = block_scores(q, pool, PageTable(pages, PAGE), seen)
+        found = block_scores(q, pooled, PageTable(pages, PAGE), seen)
         return found, keep_blocks(found, seen, 40)
 
-    def means(tile: tuple, pool: jax.Array) -> jax.Array:
-        return block_means(pool, PageTable(tile[0], PAGE), tile[1], BLOCK)
+    def means(tile: tuple, raw: jax.Array) -> jax.Array:
+        return block_means(raw, PageTable(tile[0], PAGE), tile[1], BLOCK)
 
-    raw = {dtype: normal(24, PAGES, PAGE, 128).astype(dtype) for dtype in DTYPES}
+    raw = {dtype: pool(normal(24, PAGES, PAGE, 128), dtype) for dtype in DTYPES}
     pooled = normal(25, PAGES, PAGE // BLOCK, 128)
-    found = {f"block_means_{dtype}": Case(means, (page_tables(), seen // 2), pool) for dtype, pool in raw.items()}
+    found = {f"block_means_{dtype}": Case(means, (page_tables(), seen // 2), keys) for dtype, keys in raw.items()}
     return found | {"block_scores": Case(scores, (tiles(26, 4, 128), page_tables(), seen), pooled)}
 
 

@@ -5,6 +5,7 @@ Read next: dense_cases.py and its siblings (the ops), contexts.py (the programs 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -38,6 +39,12 @@ class Case:
     def rows(self, count: int) -> Tree:
         """The first `count` rows of all tiles in order."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], self.data)
+
+
+@cache
+def program(case: Case) -> Callable[[Tree, Tree], Tree]:
+    """The op compiled alone; a tile of 16 rows is one program."""
+    return jax.jit(case.function)
 
 
 Cases = Mapping[str, Case]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from tests.sweep.case import ROWS, TILES, Case, Cases, Tree, normal
+from tests.sweep.case import ROWS, TILES, Case, Cases, Tree, normal, program
 from tests.sweep.intermediates import with_intermediates
 
 Compared = dict[str, list[tuple[Tree, Tree]]]
@@ -23,8 +23,7 @@ Compared = dict[str, list[tuple[Tree, Tree]]]
 @cache
 def alone(case: Case) -> list[Tree]:
     """Each tile's result from the op compiled alone, on the host."""
-    program = jax.jit(case.function)
-    return [jax.device_get(program(case.tile(i), case.shared)) for i in range(TILES)]
+    return [jax.device_get(program(case)(case.tile(i), case.shared)) for i in range(TILES)]
 
 
 def stacked(case: Case, count: int = TILES) -> Tree:
@@ -45,10 +44,10 @@ def weights(cases: Cases) -> dict[str, Tree]:
 def intermediates_returned(cases: Cases) -> Compared:
     """Values computed on the way are outputs too."""
 
-    def program(data: dict, shared: dict) -> dict:
+    def together(data: dict, shared: dict) -> dict:
         return {name: with_intermediates(case.function, data[name], shared[name]) for name, case in cases.items()}
 
-    found = jax.device_get(jax.jit(program)({name: case.tile(0) for name, case in cases.items()}, weights(cases)))
+    found = jax.device_get(jax.jit(together)({name: case.tile(0) for name, case in cases.items()}, weights(cases)))
     return {name: [(found[name][0], alone(case)[0])] for name, case in cases.items()}
 
 
@@ -56,7 +55,7 @@ def layers_in_tiles(cases: Cases) -> Compared:
     """A scan over two layers of equal weights, inside a loop over 1, 2 or 5 tiles that knows its length at run time."""
 
     @jax.jit
-    def program(data: dict, layers: dict, count: jax.Array) -> dict:
+    def together(data: dict, layers: dict, count: jax.Array) -> dict:
         def tile(i: jax.Array, out: dict) -> dict:
             rows = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), data)
 
@@ -75,7 +74,7 @@ def layers_in_tiles(cases: Cases) -> Compared:
     layers = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), weights(cases))
     compared: Compared = {name: [] for name in cases}
     for count in (1, 2, TILES):
-        found = jax.device_get(program(data, layers, np.int32(count)))
+        found = jax.device_get(together(data, layers, np.int32(count)))
         for name in cases:
             compared[name].append(jax.tree.map(lambda leaf, n=count: leaf[:n], (found[name], wanted[name])))
     return compared
@@ -85,11 +84,11 @@ def other_row_counts(cases: Cases, counts: tuple[int, ...] = (1, 37)) -> Compare
     """One row, and 37 rows at once."""
     cases = {name: case for name, case in cases.items() if case.rowwise}
 
-    def program(data: dict, shared: dict) -> dict:
+    def together(data: dict, shared: dict) -> dict:
         return {name: [case.function(rows, shared[name]) for rows in data[name]] for name, case in cases.items()}
 
     data = {name: [case.rows(count) for count in counts] for name, case in cases.items()}
-    found = jax.device_get(jax.jit(program)(data, weights(cases)))
+    found = jax.device_get(jax.jit(together)(data, weights(cases)))
     return {
         name: [(rows, flat(case, count)) for rows, count in zip(found[name], counts, strict=True)]
         for name, case in cases.items()
@@ -100,14 +99,14 @@ def unrolled_on_two_devices(cases: Cases) -> Compared:
     """Two tiles, gathered from one pool, under the same weights, on two devices that hold equal rows."""
     everywhere = PartitionSpec()
 
-    def program(data: dict, shared: dict, places: jax.Array) -> dict:
+    def together(data: dict, shared: dict, places: jax.Array) -> dict:
         return {
             name: [case.function(_gathered(data[name], place), shared[name]) for place in places]
             for name, case in cases.items()
         }
 
     mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
-    split = jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    split = jax.shard_map(together, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
     places = np.arange(2 * ROWS, dtype=np.int32).reshape(2, ROWS)
     found = jax.jit(split)({name: case.rows(TILES * ROWS) for name, case in cases.items()}, weights(cases), places)
     pairs: Compared = {name: [] for name in cases}
@@ -135,7 +134,7 @@ def fused(cases: Cases) -> Compared:
     order = np.random.default_rng(0).permutation(ROWS).astype(np.int32)
     given = {"order": order, "one": np.float32(1), "zero": np.float32(0), "layer": np.int32(1), "some": normal(1)}
 
-    def program(data: dict, layers: dict, given: dict) -> dict:
+    def together(data: dict, layers: dict, given: dict) -> dict:
         found = {}
         for name, case in cases.items():
             shared = jax.tree.map(lambda leaf: leaf[given["layer"]], layers[name])
@@ -145,7 +144,7 @@ def fused(cases: Cases) -> Compared:
 
     shuffled = {name: jax.tree.map(lambda leaf: _shuffled(leaf, order), case.tile(0)) for name, case in cases.items()}
     layers = jax.tree.map(lambda leaf: np.stack([np.zeros_like(leaf), leaf]), weights(cases))
-    found = jax.device_get(jax.jit(program)(shuffled, layers, given))
+    found = jax.device_get(jax.jit(together)(shuffled, layers, given))
     return {name: [(found[name], _after(alone(case)[0], given["some"]))] for name, case in cases.items()}
 
 

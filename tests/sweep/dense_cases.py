@@ -1,5 +1,7 @@
 """Cases of the sweep: matmuls with every kind of weight, at the row lengths of the real model."""
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,6 +33,7 @@ def packed(seed: int, inputs: int, outputs: int, bits: int, *lead: int) -> Exl3W
     )
 
 
+@cache
 def expert_case() -> Case:
     """Two widths of packed experts and one plain pool, lines out of order; one row takes no part in slot 0."""
     lines = ExpertLines(
@@ -49,8 +52,9 @@ def expert_case() -> Case:
     )
 
 
-def cases() -> dict[str, Case]:
-    """Every case of this file."""
+@cache
+def linear_cases() -> dict[str, Case]:
+    """Plain weights of every dtype, packed and decoded ones."""
     found = {}
     for shape, (inputs, outputs) in SHAPES.items():
         for dtype in DTYPES:
@@ -59,4 +63,9 @@ def cases() -> dict[str, Case]:
     exl3 = packed(7, 256, 384, 4)
     found["linear_exl3"] = Case(linear, tiles(8, 256), exl3)
     found["linear_decoded"] = Case(linear, tiles(8, 256), decoded(exl3))
-    return found | {"expert_matmul": expert_case()}
+    return found
+
+
+def cases() -> dict[str, Case]:
+    """Every case of this file."""
+    return linear_cases() | {"expert_matmul": expert_case()}

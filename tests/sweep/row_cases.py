@@ -1,5 +1,7 @@
 """Cases of the sweep: ops that keep to one row and need no cache."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,7 @@ HIDDEN, STREAMS = 640, 4
 EXPERTS, ACTIVE, LEAVES = 512, 4, 64
 
 
+@cache
 def norm_cases() -> dict[str, Case]:
     """Norms at the widths of streams, heads and all streams together."""
     return {
@@ -57,6 +60,7 @@ def elementary(x: jax.Array, _: tuple) -> list[jax.Array]:
     ]
 
 
+@cache
 def stream_cases() -> dict[str, Case]:
     """Hyper-connections and the n-gram gate."""
     width = HIDDEN * STREAMS
@@ -81,6 +85,7 @@ def stream_cases() -> dict[str, Case]:
     }
 
 
+@cache
 def expert_sum_cases() -> dict[str, Case]:
     """Router, leaf tree and the shared expert."""
     rng = np.random.default_rng(1)
@@ -100,6 +105,7 @@ def expert_sum_cases() -> dict[str, Case]:
     }
 
 
+@cache
 def vocabulary_cases() -> dict[str, Case]:
     """Log-sum-exp and the noise of draws."""
     rng = np.random.default_rng(2)

@@ -1,0 +1,59 @@
+"""Host side: turns weights into something that one Gaussian codebook fits everywhere. Read next: scale.py."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32
+
+from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
+
+_CODEBOOK_STD = 1.24371088
+"""Of codebook 3inst; with the others the scale search makes up for it."""
+_DEAD, _OF_DEAD, _TINY = 1e-30, 0.1, 1e-10
+
+
+@dataclass(frozen=True)
+class Regular:
+    """W = diag(su) H target H diag(sv), but for columns where sv is 0.
+
+    target_KN: what the trellis is to spell. su_K: scales with signs of the inputs. sv_N: of the outputs, 0 where a
+    column holds nothing.
+    """
+
+    target_KN: Float32[np.ndarray, "K N"]
+    su_K: Float32[np.ndarray, "K"]
+    sv_N: Float32[np.ndarray, "N"]
+
+
+def regularise(
+    weight_KN: Float32[np.ndarray, "K N"],
+    signs_K: Float32[np.ndarray, "K"],
+    signs_N: Float32[np.ndarray, "N"],
+    out_scales: bool,
+) -> Regular:
+    """Divides out the columns' sizes (where `out_scales`), rotates, divides out the rows' sizes, rotates."""
+    size_N = _rms(weight_KN, axis=0)
+    dead_N = size_N / max(float(size_N.mean()), _DEAD) < _DEAD
+    sv_N = signs_N
+    if out_scales:
+        relative_N = np.where(dead_N, np.float32(_OF_DEAD), size_N / np.float32(max(float(size_N.mean()), _DEAD)))
+        sv_N = signs_N * relative_N + np.float32(_TINY)
+    target = rotate_columns(weight_KN / sv_N)
+    size_K = _rms(target, axis=1)
+    size_K[size_K < _DEAD] = _OF_DEAD
+    su_K = signs_K * size_K / np.float32(-_CODEBOOK_STD) + np.float32(_TINY)
+    target = rotate_rows(target / su_K[:, None])
+    return Regular(target, su_K, np.where(dead_N, np.float32(0), sv_N))
+
+
+def wants_out_scales(hessian_II: np.ndarray | None) -> bool:
+    """The choice of out_scales="auto": whether the loudest 2 % of the inputs hold less than 15 % of all loudness."""
+    if hessian_II is None:
+        return True
+    loudness = np.sort(np.sqrt(np.maximum(np.diagonal(hessian_II).astype(np.float64), 0)))[::-1]
+    top = max(1, len(loudness) // 50)
+    return bool(loudness[:top].sum() < 0.15 * max(loudness.sum(), _DEAD))
+
+
+def _rms(x: Float32[np.ndarray, "K N"], axis: int) -> Float32[np.ndarray, "C"]:
+    return np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=axis)).astype(np.float32)

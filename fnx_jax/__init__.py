@@ -7,8 +7,12 @@ backend.configure()
 
 def __getattr__(name: str):
     """`load` and `Model` come on first use, so that host-side parts import without the network."""
-    if name in ("Model", "load"):
-        from fnx_jax import model
+    if name == "Model":
+        from fnx_jax.model import Model
 
-        return getattr(model, name)
+        return Model
+    if name == "load":
+        from fnx_jax.loading import load
+
+        return load
     raise AttributeError(f"module 'fnx_jax' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """Names of axes: the letters that shapes are written with, and the mesh axis.
 
-L lanes, T tokens, S cache positions, B rows of a flat batch, D hidden, N all residual streams side by side, V vocabulary,
+L lanes, T tokens, S cache positions, B rows of a flat batch, D hidden, N all streams side by side, V vocabulary,
 H query or value heads, G KV heads, K head size, E experts, A active experts, F FFN size, I in features, O out features,
 P pages or page table slots, C channels.
 """

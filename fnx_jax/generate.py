@@ -32,7 +32,7 @@ class Terminal:
     """One model at the terminal: text in, text out as it comes."""
 
     def __init__(self) -> None:
-        from fnx_jax.model import load
+        from fnx_jax.loading import load
 
         self.assets = read_text_assets(FLAGS.model)
         try:

@@ -1,40 +1,24 @@
-"""Host side: the library surface. `load` reads a checkpoint; a `Model` scores, generates, and hands out its steps.
+"""Host side: the library surface: a `Model` scores, generates, and hands out its steps. loading.py makes one.
 
 Every number comes from the row programs that the server runs, so a script sees the server's bits.
 """
 
-import math
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from checkpoints import open_store
-from checkpoints.errors import CheckpointError
-from checkpoints.inventory import check
-from checkpoints.store import Store
 from fnx_jax import backend
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
-from fnx_jax.families import FAMILIES, Family
-from fnx_jax.families.flash_next.load import Arithmetic, parameter_bytes
-from fnx_jax.families.flash_next.sequence import Functions, functions
+from fnx_jax.families.flash_next.sequence import Functions
+from fnx_jax.families.history import token_history
 from fnx_jax.lanes import teacher
-from fnx_jax.lanes.rounds import Device, DeviceSteps
-from fnx_jax.lanes.state import empty_state
-from fnx_jax.mesh import make_mesh, place_same
-from fnx_jax.vocabulary import end_ids, ids_with_token
-
-PAGE = 64
-"""Positions a page holds, rounded up to a multiple of the block."""
-CONTEXT = 8192
-MAX_ROWS = 512
+from fnx_jax.lanes.rounds import DeviceSteps
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +97,11 @@ class Model:
             raise FloatingPointError(f"generate: {finish.error}")
         return [token for emission in emissions for token in emission.tokens]
 
+    def ngram_embeddings(self, token_ids: Sequence[int]) -> Float[np.ndarray, "T layers E"]:
+        """What `functions.forward` takes beside the ids: an n-gram embedding a token and n-gram layer. float32."""
+        tokens = self._tokens(token_ids)
+        return self.steps.device.ngrams.embeddings(tokens, token_history(tokens, self.steps.history))
+
     def memory(self) -> dict[str, int]:
         """Bytes on the device: weights, caches of all lanes, and their sum."""
         weights, caches = (sum(a.nbytes for a in jax.tree.leaves(tree)) for tree in (self.params, self.steps.state))
@@ -128,124 +117,3 @@ class Model:
         if bad.size:
             raise ValueError(f"token id {int(bad[0])} is outside the vocabulary of {self.steps.vocabulary}")
         return tokens.astype(np.int32)
-
-
-def load(
-    path: str | Path,
-    devices: int = 1,
-    dtype: str | None = None,
-    lanes: int = 4,
-    context: int | None = None,
-    *,
-    draft_head: bool = True,
-    max_rows: int = MAX_ROWS,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Model:
-    """Reads a checkpoint and places it on a device.
-
-    Args:
-      path: an EXL3 pack, or a bf16 checkpoint in the published or the Transformers naming.
-      devices: how many share the work. dtype: None serves as design; "float32" keeps operands and caches float32.
-      lanes: requests that run at once. context: positions a lane may hold, min(8192, the model's) by default.
-      draft_head: whether the draft head is loaded. max_rows: rows of one round at most.
-      progress: told file bytes done and in all.
-    Raises: CheckpointError naming what is wrong with the files; ValueError naming the argument; BackendError.
-      Nothing stays on the device then.
-    """
-    backend.require()
-    _check_arguments(devices, dtype, lanes, max_rows)
-    store = open_store(path)
-    try:
-        return _load(store, devices, dtype == "float32", lanes, context, draft_head, max_rows, progress)
-    except BaseException:
-        store.close()
-        raise
-
-
-def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int) -> None:
-    if devices < 1:
-        raise ValueError(f"load: devices={devices}, at least 1 was wanted")
-    if dtype not in (None, "float32"):
-        raise ValueError(f"load: dtype={dtype!r}, None or 'float32' was wanted")
-    if max_rows < backend.ROW_TILE or max_rows % backend.ROW_TILE:
-        raise ValueError(f"load: max_rows={max_rows}, a multiple of {backend.ROW_TILE} was wanted")
-    if not 1 <= lanes <= max_rows:
-        raise ValueError(f"load: lanes={lanes}, from 1 to the {max_rows} rows of a round was wanted")
-
-
-def _load(
-    store: Store,
-    devices: int,
-    exact: bool,
-    lanes: int,
-    context: int | None,
-    draft_head: bool,
-    max_rows: int,
-    progress: Callable[[int, int], None],
-) -> Model:
-    config_json, family = _family(store)
-    inventory = check(store)
-    config = replace(family.read_config(config_json), mtp_layers=inventory.mtp_layers if draft_head else 0)
-    limit = _context(context, config.max_context)
-    valid, ends = ids_with_token(store.path, config.vocabulary), end_ids(store.path)
-    shards, mesh = family.deal(config, devices), make_mesh(devices)
-    arithmetic = Arithmetic(exact=exact, decode=jax.default_backend() == "cpu")
-    ngrams, digest = family.open_ngrams(store, config), store.digest()
-    page = math.ceil(PAGE / config.block) * config.block
-    pages = lanes * -(-limit // page)
-    cache_dtype = jnp.dtype(jnp.float32 if exact else jnp.bfloat16)
-    meter = _meter(progress, parameter_bytes(store, inventory, config.mtp_layers > 0))
-    params = family.load_params(store, config, shards, mesh, arithmetic, config.mtp_layers > 0, meter)
-    try:
-        state = empty_state(family, config, shards, lanes, pages, page, cache_dtype, mesh)
-    except BaseException:
-        for leaf in jax.tree.leaves(params):
-            leaf.delete()
-        raise
-    steps = DeviceSteps(
-        device=Device(family, config, shards, mesh, params, ngrams, place_same(valid, mesh)),
-        state=state,
-        lanes=lanes,
-        context=limit,
-        page=page,
-        pages=pages,
-        max_rows=max_rows,
-        layered=arithmetic.decode,
-    )
-    return Model(
-        config=config,
-        params=params,
-        functions=functions(config),
-        steps=steps,
-        fingerprint=backend.fingerprint("float32" if exact else "served"),
-        checkpoint_digest=digest,
-        end_ids=ends,
-    )
-
-
-def _family(store: Store) -> tuple[dict[str, Any], Family]:
-    if store.config is None:
-        raise CheckpointError(f"{store.path}: config.json is missing")
-    model_type = store.config.get("model_type")
-    if model_type not in FAMILIES:
-        raise CheckpointError(f"{store.path}: unsupported model_type {model_type!r}; known: {', '.join(FAMILIES)}")
-    return store.config, FAMILIES[model_type]
-
-
-def _context(wanted: int | None, most: int) -> int:
-    if wanted is None:
-        return min(CONTEXT, most)
-    if not 1 <= wanted <= most:
-        raise ValueError(f"load: context={wanted}, from 1 to the model's {most} was wanted")
-    return wanted
-
-
-def _meter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
-    done = 0
-
-    def add(nbytes: int) -> None:
-        nonlocal done
-        done += nbytes
-        progress(done, total)
-
-    return add

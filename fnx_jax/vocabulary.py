@@ -28,8 +28,11 @@ def ids_with_token(folder: Path, vocabulary: int) -> Bool[np.ndarray, " V"]:
     tokenizer = read_json(folder / "tokenizer.json")
     if tokenizer is None:
         return np.ones(vocabulary, bool)
-    vocab = tokenizer.get("model", {}).get("vocab", {})
-    ids = [*vocab.values(), *(token["id"] for token in tokenizer.get("added_tokens", ()))]
+    try:
+        vocab = tokenizer["model"]["vocab"]
+        ids = [*vocab.values(), *(token["id"] for token in tokenizer.get("added_tokens", ()))]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / 'tokenizer.json'}: not a tokenizer with a vocabulary of ids") from error
     if not ids or max(ids) >= vocabulary:
         raise CheckpointError(
             f"{folder / 'tokenizer.json'}: ids up to {max(ids, default=-1)}, but the model has {vocabulary}"

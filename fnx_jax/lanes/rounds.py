@@ -83,7 +83,8 @@ class DeviceSteps:
         ngram_BLE = self.device.ngrams.embeddings(plan.token_B, plan.history_BN)
         results = [self._queue(plan, tile, ngram_BLE) for tile in cut(plan)]
         # The last tile may have nothing to fetch, and a round's time must be its own.
-        jax.block_until_ready(self.state.streams_LN)
+        with self._taking_over():
+            jax.block_until_ready(self.state.streams_LN)
         return _collect(jax.device_get([vars(result) | {"tile": None} for result in results]), results, plan)
 
     def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:

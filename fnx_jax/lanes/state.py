@@ -27,7 +27,7 @@ class LaneState:
     """
 
     cache: Any
-    streams_LN: jax.Array
+    streams_LN: Any
 
 
 def empty_state(
@@ -42,11 +42,6 @@ def empty_state(
     shapes = jax.eval_shape(one_rank)
     layout = LaneState(cache=family.cache_layout(shapes.cache, shards), streams_LN=SAME)
     return jax.tree.map(lambda leaf, spec: zeros(leaf.shape, leaf.dtype, spec, mesh), shapes, layout)
-
-
-def emptied(state: LaneState) -> LaneState:
-    """New zeros for every leaf, in place of buffers that a program took over and did not give back."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), state)
 
 
 def emptied(state: LaneState) -> LaneState:

@@ -3,6 +3,7 @@
 Every array is made afresh: a buffer handed to the device is never written again.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,11 +30,15 @@ class Tile:
 
 def cut(plan: RoundPlan) -> Iterator[Tile]:
     """Cuts a plan into tiles, in order."""
-    for start in range(0, len(plan.token_B), ROW_TILE):
+    draws, scores = defaultdict(list), defaultdict(list)
+    for draw in plan.draws:
+        draws[draw.row // ROW_TILE].append(draw)
+    for score in plan.scores:
+        scores[score.row // ROW_TILE].append(score)
+    for tile in range(-(-len(plan.token_B) // ROW_TILE)):
+        start = tile * ROW_TILE
         live = min(ROW_TILE, len(plan.token_B) - start)
-        rows = range(start, start + live)
-        draws = tuple(draw for draw in plan.draws if draw.row in rows)
-        yield Tile(start, live, draws, tuple(score for score in plan.scores if score.row in rows))
+        yield Tile(start, live, tuple(draws[tile]), tuple(scores[tile]))
 
 
 def padded(values: np.ndarray, tile: Tile) -> np.ndarray:

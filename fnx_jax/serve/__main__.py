@@ -118,7 +118,7 @@ def load_model(start: StartUp) -> LoadedModel:
     from fnx_jax.engine.limits import EngineConfig
     from fnx_jax.engine.loop import Engine
     from fnx_jax.lanes.warmup import warm_up
-    from fnx_jax.model import load
+    from fnx_jax.loading import load
     from fnx_jax.self_test import self_test
 
     folder = Path(FLAGS.model)

@@ -9,6 +9,7 @@ from pallas_kernels import exl3
 from pallas_kernels.dense_matmul.reference import tile_matmul
 from pallas_kernels.row_tiles import row_tiles
 
+
 @struct.dataclass
 class Selected:
     """An EXL3 layer of which some columns are wanted: columns [n] int32, their places among the layer's outputs.

@@ -5,6 +5,7 @@ stay in the ring. `fold` walks accepted ones into the committed state later, by 
 """
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,8 @@ __all__ = ["DeltaSizes", "DeltaState", "DeltaWeights", "fold", "gated_delta_rows
 class DeltaState:
     """One layer's state: committed [L, H, dk, dv] float32; ring [L, R, C + 2H] float32, raw rows and their gates."""
 
-    committed: jax.Array
-    ring: jax.Array
+    committed: Any
+    ring: Any
 
 
 def fold(

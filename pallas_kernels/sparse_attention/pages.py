@@ -13,6 +13,11 @@ class PageTable:
     pages_BP: jax.Array
     page: int = struct.field(pytree_node=False)
 
+    def has_page(self, slot_B: Int[Array, " B"]) -> Bool[Array, " B"]:
+        """Whether each row's lane has a page there; a row without one is not stored."""
+        slot = jnp.clip(slot_B, 0, self.pages_BP.shape[1] - 1)
+        return jnp.take_along_axis(self.pages_BP, slot[:, None], axis=1)[:, 0] >= 0
+
     def units(self, unit_BU: Int[Array, "B U"], per_page: int) -> Int[Array, "B U"]:
         """Flat index of units (rows or blocks, `per_page` a page) of each row's lane; clipped into the table."""
         slot = jnp.clip(unit_BU // per_page, 0, self.pages_BP.shape[1] - 1)
@@ -45,6 +50,7 @@ def write_rows(
     pool: Float[Array, "P S ..."], table: PageTable, position_B: Int[Array, " B"], live_B: Bool[Array, " B"], row: Array
 ) -> Array:
     """Stores each live row's value at its position; the rest of the pool stays."""
+    live_B = live_B & table.has_page(position_B // table.page)
     return _write(pool, table.units(position_B[:, None], table.page)[:, 0], live_B, row)
 
 
@@ -52,6 +58,7 @@ def write_blocks(
     pool: Float[Array, "P S ..."], table: PageTable, block_B: Int[Array, " B"], done_B: Bool[Array, " B"], key: Array
 ) -> Array:
     """Stores the pooled key of each block that a row has completed."""
+    done_B = done_B & table.has_page(block_B // pool.shape[1])
     return _write(pool, table.units(block_B[:, None], pool.shape[1])[:, 0], done_B, key)
 
 

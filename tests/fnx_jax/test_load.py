@@ -86,7 +86,7 @@ def test_caches_that_do_not_fit_leave_nothing(folder, monkeypatch):
     def refuse(*arguments):
         raise MemoryError("no room for the lanes")
 
-    monkeypatch.setattr("fnx_jax.model.empty_state", refuse)
+    monkeypatch.setattr("fnx_jax.loading.empty_state", refuse)
     before = len(jax.live_arrays())
     with pytest.raises(MemoryError) as caught:
         fnx_jax.load(folder, dtype="float32", lanes=1, context=64)

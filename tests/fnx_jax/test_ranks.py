@@ -68,7 +68,9 @@ def test_the_vocabulary_is_dealt_in_blocks(exact_model):
     assert [len(part) for part in vocabulary_columns(config, deal(config, 2))] == [128, 0]
 
 
-@pytest.mark.parametrize(("devices", "word"), [(0, "at least 1"), (3, "power of two"), (8, "query heads"), (32, "leaves")])
+@pytest.mark.parametrize(
+    ("devices", "word"), [(0, "at least 1"), (3, "power of two"), (8, "query heads"), (32, "leaves")]
+)
 def test_devices_that_do_not_divide_are_refused(devices, word):
     with pytest.raises(ValueError, match=word):
         fnx_jax.load(FOLDER / "base", devices=devices)

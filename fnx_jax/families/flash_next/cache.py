@@ -5,8 +5,8 @@ lies past its length is overwritten before it is read. Only the recurrent states
 """
 
 from dataclasses import replace
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
@@ -28,10 +28,10 @@ class AttentionPages:
     raw index keys neither.
     """
 
-    key: jax.Array
-    value: jax.Array
-    raw: jax.Array
-    pooled: jax.Array
+    key: Any
+    value: Any
+    raw: Any
+    pooled: Any
 
 
 @struct.dataclass
@@ -44,8 +44,8 @@ class FlashNextCache:
 
     delta: tuple[DeltaState, ...]
     attention: tuple[AttentionPages, ...]
-    ngram: tuple[jax.Array, ...]
-    folded: jax.Array
+    ngram: tuple[Any, ...]
+    folded: Any
 
 
 def delta_sizes(config: FlashNextConfig, shards: Shards) -> DeltaSizes:

@@ -101,7 +101,13 @@ class FlashNextConfig:
 
 def read_config(config: dict[str, Any]) -> FlashNextConfig:
     """Reads config.json (nested or flat). Raises CheckpointError naming the key that is missing or out of range."""
-    text = text_config(config)
+    try:
+        return _read(text_config(config))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"config.json: a value of the wrong kind: {error}") from error
+
+
+def _read(text: dict[str, Any]) -> FlashNextConfig:
     rope = _rope(text)
     head_size = _need(text, "head_dim")
     config_ = FlashNextConfig(
@@ -180,6 +186,7 @@ def _check(config: FlashNextConfig, text: dict[str, Any]) -> None:
         if isinstance(value, int) and not isinstance(value, bool) and value < floor:
             raise CheckpointError(f"config.json: {field.name} is {value}, at least {floor} is needed")
     faults = {
+        f"mtp_num_hidden_layers is {config.mtp_layers}, a draft head of one layer is known": config.mtp_layers > 1,
         "num_attention_heads is not a multiple of num_key_value_heads": config.heads % config.kv_heads,
         "linear_num_value_heads is not a multiple of linear_num_key_heads": config.delta_value_heads
         % config.delta_key_heads,

@@ -14,8 +14,8 @@ from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.gated_delta import gated_delta_block
 from fnx_jax.families.flash_next.moe import Picks, experts, route_rows
 from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams, MoeParams
-from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.families.flash_next.residual import embed
+from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.families.flash_next.sparse_attention import sparse_attention_block
 from fnx_jax.families.rows import Rows
 from pallas_kernels.dense_matmul import linear

@@ -80,9 +80,7 @@ class StoreLeaves:
         weight = self._place_trees(parts)
         return weight if places is None else Selected(weight=weight, columns=self._place(places))
 
-    def experts(
-        self, layer_prefix: str, config: FlashNextConfig, shards: Shards
-    ) -> tuple[ExpertLines, LineMap]:
+    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Shards) -> tuple[ExpertLines, LineMap]:
         packed = expert_layout(self.store, layer_prefix) == "exl3"
         pools, pool_of, line_of = [], [], []
         for projection in EXPERT_PROJECTIONS:

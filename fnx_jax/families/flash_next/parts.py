@@ -4,7 +4,7 @@ Outputs come in whole blocks of 128 columns, filled up with zeros: a dot over wh
 wherever the column is, and an EXL3 rotation mixes the columns of its block.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -48,13 +48,13 @@ def exl3_parts(
 
 def _take_blocks(weight: Any, blocks: np.ndarray, most: int) -> Any:
     outputs = _spread(blocks, BLOCK)
-    changes = {"svh": _take(weight.svh, outputs, 0, most * BLOCK)}
+    changes: dict[str, Any] = {"svh": _take(weight.svh, outputs, 0, most * BLOCK)}
     if weight.bias is not None:
         changes["bias"] = _take(weight.bias, outputs, 0, most * BLOCK)
     if isinstance(weight, DecodedWeight):
-        return weight.replace(wq=_take(weight.wq, outputs, 0, most * BLOCK), **changes)
+        return replace(weight, wq=_take(weight.wq, outputs, 0, most * BLOCK), **changes)
     tiles = BLOCK // TILE
-    return weight.replace(words=_take(weight.words, _spread(blocks, tiles), 1, most * tiles), **changes)
+    return replace(weight, words=_take(weight.words, _spread(blocks, tiles), 1, most * tiles), **changes)
 
 
 def _spread(blocks: np.ndarray, width: int) -> np.ndarray:
@@ -71,9 +71,7 @@ def _blocks(columns: int) -> int:
     return -(-columns // BLOCK)
 
 
-def pool_parts(
-    weights: Sequence[Any], ranks: int
-) -> tuple[list[list[Any]], list[np.ndarray], list[np.ndarray]]:
+def pool_parts(weights: Sequence[Any], ranks: int) -> tuple[list[list[Any]], list[np.ndarray], list[np.ndarray]]:
     """Stacks the weights that each rank holds into a pool for each structure and shape.
 
     Returns: pools as [kind][rank], with lines of zeros where a rank has fewer of a kind; and for each rank, the pool
@@ -86,7 +84,7 @@ def pool_parts(
     line = np.stack([[int(np.sum(of[:i] == of[i])) for i in range(share)] for of in by_rank]).astype(np.int32)
     pools: list[list[Any]] = []
     for number in range(len(kinds)):
-        members = [[weights[r * share + i] for i in np.flatnonzero(by_rank[r] == number)] for r in range(ranks)]
+        members = [[weights[r * share + int(i)] for i in np.flatnonzero(by_rank[r] == number)] for r in range(ranks)]
         example, most = next(m[0] for m in members if m), max(map(len, members))
         blank = jax.tree.map(np.zeros_like, example)
         pools.append([_stack(m + [blank] * (most - len(m))) for m in members])

@@ -71,8 +71,8 @@ def model_params(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix
 
 def layer_params(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix: str, layer: int) -> LayerParams:
     """One decoder layer of the main model; prefix ends with a dot."""
-    delta = config.layer_kinds[layer] == "delta"
-    mixer = _delta(config, shards, leaves, prefix + "linear_attn.") if delta else _attention(config, shards, leaves, prefix)
+    build = _delta if config.layer_kinds[layer] == "delta" else _attention
+    mixer = build(config, shards, leaves, prefix)
     ngram = _ngram(config, leaves, prefix + "ple.") if layer in config.ngram_layers else None
     return _layer(config, shards, leaves, prefix, mixer, ngram)
 
@@ -118,12 +118,14 @@ def _hyper(config: FlashNextConfig, leaves: Leaves, prefix: str, inject: bool) -
     )
 
 
-def _delta(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix: str) -> DeltaParams:
+def _delta(config: FlashNextConfig, shards: Shards, leaves: Leaves, layer_prefix: str) -> DeltaParams:
+    prefix = layer_prefix + "linear_attn."
     heads, values = config.delta_value_heads, config.delta_value_heads * config.delta_value_size
     channels, per_head = delta_columns(config, shards), value_columns(config, shards, 1)
+    head_values = value_columns(config, shards, config.delta_value_size)
     return DeltaParams(
         qkv=leaves.linear(prefix + "in_proj_qkv", config.delta_channels, config.hidden, channels),
-        z=leaves.linear(prefix + "in_proj_z", values, config.hidden, value_columns(config, shards, config.delta_value_size)),
+        z=leaves.linear(prefix + "in_proj_z", values, config.hidden, head_values),
         a=leaves.linear(prefix + "in_proj_a", heads, config.hidden, per_head),
         b=leaves.linear(prefix + "in_proj_b", heads, config.hidden, per_head),
         out=leaves.linear(prefix + "out_proj", config.hidden, values),

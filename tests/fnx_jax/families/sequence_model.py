@@ -9,11 +9,11 @@ import numpy as np
 from checkpoints.store import open_store
 from fnx_jax.families.flash_next.config import FlashNextConfig, read_config
 from fnx_jax.families.flash_next.load import Arithmetic, load_params, open_ngrams
-from fnx_jax.families.flash_next.shards import deal
-from fnx_jax.mesh import make_mesh
 from fnx_jax.families.flash_next.params import AttentionParams, LayerParams, ModelParams
 from fnx_jax.families.flash_next.sequence import Functions, functions
+from fnx_jax.families.flash_next.shards import deal
 from fnx_jax.families.history import token_history
+from fnx_jax.mesh import make_mesh
 from tests.fnx_jax.cases import FOLDER, Case, read_case
 
 

@@ -12,13 +12,13 @@ from safetensors.numpy import load_file
 from checkpoints.exl3 import read_linear
 from checkpoints.store import open_store
 from fnx_jax.families.flash_next.load import Arithmetic, StoreLeaves
-from fnx_jax.families.flash_next.shards import deal
-from fnx_jax.mesh import make_mesh
 from fnx_jax.families.flash_next.params import AttentionParams
 from fnx_jax.families.flash_next.sequence import functions
 from fnx_jax.families.flash_next.sequence.dense import linear
 from fnx_jax.families.flash_next.sequence.moe import routed_experts
+from fnx_jax.families.flash_next.shards import deal
 from fnx_jax.families.history import token_history
+from fnx_jax.mesh import make_mesh
 from pallas_kernels import exl3
 from tests.fnx_jax.cases import FOLDER, distance
 from tests.fnx_jax.families.sequence_model import sequence_model

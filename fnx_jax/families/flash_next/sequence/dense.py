@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from pallas_kernels.dense_matmul import Weight, features
+from pallas_kernels.dense_matmul import Selected, Weight, features
 from pallas_kernels.exl3 import DecodedWeight, Exl3Weight
 from pallas_kernels.exl3.hadamard import rotate_input, rotate_output
 from pallas_kernels.exl3.trellis import decode_transposed
@@ -21,6 +21,8 @@ def linear(x: Float[Array, "... I"], weight: Weight, outputs: int) -> Float[Arra
     Raises: ValueError where x is wider than the weight, or the weight is plain and narrower than `outputs`.
     """
     stored_in, stored_out = features(weight)
+    if isinstance(weight, Selected):
+        raise ValueError("linear: columns of a layer dealt over devices; these functions take the tree of one device")
     plain = not isinstance(weight, Exl3Weight | DecodedWeight)
     if x.shape[-1] > stored_in or outputs > stored_out or (plain and x.shape[-1] != stored_in):
         raise ValueError(f"linear: {x.shape[-1]} to {outputs} features, but the weight has {stored_in} to {stored_out}")

@@ -71,7 +71,7 @@ def _blocks(columns: int) -> int:
     return -(-columns // BLOCK)
 
 
-def pool_parts(weights: Sequence[Any], ranks: int) -> tuple[list[list[Any]], list[np.ndarray], list[np.ndarray]]:
+def pool_parts(weights: list[Any], ranks: int) -> tuple[list[list[Any]], list[np.ndarray], list[np.ndarray]]:
     """Stacks the weights that each rank holds into a pool for each structure and shape.
 
     Returns: pools as [kind][rank], with lines of zeros where a rank has fewer of a kind; and for each rank, the pool

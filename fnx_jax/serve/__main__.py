@@ -30,6 +30,13 @@ flags.DEFINE_bool("protect_metrics", False, "Ask for a key at /metrics too.", fl
 flags.DEFINE_multi_string("allowed_origins", [], "Browser origins that may call; may be repeated.", flag_values=FLAGS)
 flags.DEFINE_integer("context", None, "Positions of a prompt and its reply together.", 2, flag_values=FLAGS)
 flags.DEFINE_integer("lanes", 4, "Requests that run at once.", 1, 64, flag_values=FLAGS)
+flags.DEFINE_integer("tp", 1, "Devices that share the work, a power of two.", 1, flag_values=FLAGS)
+flags.DEFINE_string(
+    "compilation_cache_dir",
+    str(Path.home() / ".cache" / "fnx_jax"),
+    "Where compiled programs are kept for the next start; empty keeps none.",
+    flag_values=FLAGS,
+)
 flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches float32.", flag_values=FLAGS)
 flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values=FLAGS)
 flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
@@ -114,6 +121,8 @@ def _assets(folder: Path) -> TextAssets:
 def load_model(start: StartUp) -> LoadedModel:
     """Reads, places and warms up the model of --model."""
     start.progress("importing jax")
+    import jax
+
     from fnx_jax.compilations import CompilationCounter
     from fnx_jax.engine.limits import EngineConfig
     from fnx_jax.engine.loop import Engine
@@ -121,10 +130,16 @@ def load_model(start: StartUp) -> LoadedModel:
     from fnx_jax.loading import load
     from fnx_jax.self_test import self_test
 
+    if FLAGS.compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", FLAGS.compilation_cache_dir)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    # Where the only device is a CPU, its cores stand for as many as are asked for.
+    jax.config.update("jax_num_cpu_devices", FLAGS.tp)
     folder = Path(FLAGS.model)
     assets = _assets(folder)
     model = load(
         folder,
+        devices=FLAGS.tp,
         dtype=FLAGS.dtype,
         lanes=FLAGS.lanes,
         context=FLAGS.context,

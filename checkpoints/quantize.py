@@ -16,7 +16,7 @@ from checkpoints.quantiser.feedback import Feedback, feedback_of
 from checkpoints.quantiser.ldlq import search_matrix
 from checkpoints.quantiser.ngram import quantize_rows
 from checkpoints.quantiser.refit import refit_scales
-from checkpoints.quantiser.regularise import Regular, regularise, wants_out_scales
+from checkpoints.quantiser.regularise import Regular, regularise
 from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
 from checkpoints.quantiser.scale import find_scale
 from checkpoints.quantiser.tiles import pack_states, to_tiles
@@ -25,7 +25,7 @@ __all__ = ["Feedback", "prepare_hessian", "quantize_linear", "quantize_linears",
 
 OutScales = Literal["always", "never", "auto"]
 _LARGEST, _SMALLEST = 2.0**14, 2.0**-10
-"""Where the largest input scale may lie before float16 gets short of room for it or for its neighbours."""
+"""Where the largest input scale may lie; outside, the outputs take half of the way to 1."""
 
 
 def quantize_linear(
@@ -47,8 +47,8 @@ def quantize_linear(
         from 1 to 8, or 1.5, 2.5, 3.5 with mul1. codebook: "mul1", "mcg" or "3inst".
       hessian: X^T X / rows of the layer's inputs, or that prepared by `prepare_hessian`: errors are then weighed by
         what the inputs make of them. None, or a Hessian of inputs that were all zero, weighs all errors alike.
-      seed: of the random signs. out_scales: "always" gives every output its own scale, "never" a sign alone, "auto"
-        decides by the Hessian.
+      seed: of the random signs; a prepared Hessian brings its own for the inputs. out_scales: "always" gives every
+        output its own scale, "never" a sign alone, "auto" a scale unless a few inputs outweigh all others.
     Returns: `trellis` int16 [K'/16, N'/16, 16*bits], `suh` float16 [K'], `svh` float16 [N'], with K' and N' padded, and
       the marker `mul1` or `mcg`, int32 [] (none for 3inst): what pallas_kernels.exl3.from_arrays takes.
     Raises: ValueError, before anything is searched, for a width, codebook or choice that does not exist, a weight or a
@@ -74,8 +74,8 @@ def quantize_linears(
     _check(weights, bits, codebook, out_scales)
     inputs = weights[0].shape[0]
     _check_hessian(hessian, inputs)
-    scaled = out_scales == "always" or (out_scales == "auto" and wants_out_scales(_own_basis(hessian)))
     prepared = hessian if isinstance(hessian, Feedback) else prepare_hessian(hessian, inputs, seed)
+    scaled = out_scales == "always" or (out_scales == "auto" and (prepared is None or prepared.even))
     signs_K = _signs(seed, 0, _padded(inputs)) if prepared is None else prepared.signs_K
     padded = [_pad(weight) for weight in weights]
     layers = [regularise(weight, signs_K, _signs(seed, 1, weight.shape[1]), scaled) for weight in padded]
@@ -110,10 +110,13 @@ def _check(weights: Sequence[np.ndarray], bits: float, codebook: str, out_scales
         raise ValueError(f"quantize_linear: {bits} bits with codebook {codebook}, wanted one of {widths}")
     if out_scales not in ("always", "never", "auto"):
         raise ValueError(f"quantize_linear: out_scales {out_scales!r}, wanted 'always', 'never' or 'auto'")
+    if not weights:
+        raise ValueError("quantize_linears: no weights")
     for weight in weights:
         if weight.ndim != 2 or 0 in weight.shape or weight.shape[0] != weights[0].shape[0]:
             raise ValueError(f"quantize_linear: weight {list(weight.shape)}, wanted [K, N], K the same for all")
-        if not np.isfinite(np.asarray(weight, np.float32)).all():
+        # Not isfinite: a float64 beyond float32 counts too.
+        if not np.all(np.abs(weight) <= np.finfo(np.float32).max):
             raise ValueError(f"quantize_linear: weight {list(weight.shape)} holds a value that is not finite")
 
 
@@ -128,12 +131,6 @@ def _check_hessian(hessian: np.ndarray | Feedback | None, inputs: int) -> None:
         raise ValueError(f"quantize_linear: Hessian {list(hessian.shape)}, wanted {[inputs, inputs]}")
     if not np.isfinite(hessian).all():
         raise ValueError("quantize_linear: the Hessian holds a value that is not finite")
-
-
-def _own_basis(hessian: np.ndarray | Feedback | None) -> np.ndarray | None:
-    if isinstance(hessian, Feedback):
-        return hessian.damped_KK[: hessian.inputs, : hessian.inputs]
-    return hessian
 
 
 def _padded(channels: int) -> int:
@@ -161,7 +158,7 @@ def _arrays(
 ) -> dict[str, np.ndarray]:
     largest = float(np.abs(su_K).max())
     if largest > 0 and not _SMALLEST <= largest <= _LARGEST:
-        shared = np.float32(2.0 ** np.floor(np.log2(largest)))
+        shared = np.float32(2.0 ** np.round(np.log2(largest) / 2))
         su_K, sv_N = su_K / shared, sv_N * shared
     if max(np.abs(su_K).max(), np.abs(sv_N).max()) > np.finfo(np.float16).max:
         raise ValueError("quantize_linear: weights too large: float16 cannot hold their scales")

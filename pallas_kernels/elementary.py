@@ -38,7 +38,9 @@ def exp(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
     whole = jnp.floor(x * jnp.float32(_LOG2_E) + jnp.float32(0.5))
     rest = x - whole * jnp.float32(_LN2_HIGH) - whole * jnp.float32(_LN2_LOW)
     value = _polynomial(rest, _EXP) * (rest * rest) + rest + jnp.float32(1)
-    power = jnp.maximum(whole.astype(jnp.int32) + 126, 0)  # one short of the exponent, which may exceed a float's by one
+    power = jnp.maximum(
+        whole.astype(jnp.int32) + 126, 0
+    )  # one short of the exponent, which may exceed a float's by one
     scale = jax.lax.bitcast_convert_type(power << 23, jnp.float32)
     return jax.lax.optimization_barrier(value * scale * jnp.float32(2))
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import fnx_jax  # noqa: F401  (sets the backend flags before jax starts)
 import jax
 import pytest
+
+import fnx_jax  # noqa: F401  (sets the backend flags before jax starts)
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)

@@ -17,11 +17,13 @@ _LEAST_MEAN = 1e-20
 class Feedback:
     """A Hessian prepared for layers that share it: K inputs, padded to whole rotations.
 
-    inputs: logical inputs. signs_K: random signs that come before the rotation. damped_KK: the damped Hessian in the
-    weights' own basis. lower_KK: strictly block-lower part of the unit factor of the rotated Hessian, in blocks of 16.
+    inputs: logical inputs. even: False where a few of them outweigh all others. signs_K: random signs that come before
+    the rotation. damped_KK: the damped Hessian in the weights' own basis. lower_KK: strictly block-lower part of the
+    unit factor of the rotated Hessian, in blocks of 16.
     """
 
     inputs: int
+    even: bool
     signs_K: Float32[np.ndarray, "K"]
     damped_KK: Float32[np.ndarray, "K K"]
     lower_KK: Float32[np.ndarray, "K K"]
@@ -31,9 +33,11 @@ def feedback_of(hessian: Float[np.ndarray, "I I"], signs_K: Float32[np.ndarray, 
     """Damps, rotates and factors a Hessian X^T X / rows, I <= K; K - I further inputs are always zero.
 
     Returns: None where the layer has seen no inputs worth the name (a mean square below 1e-20).
-    Raises: ValueError where the Hessian is not positive definite, however much it is damped.
+    Raises: ValueError where the Hessian has a negative diagonal or is not positive definite, however much it is damped.
     """
     inputs, K = len(hessian), len(signs_K)
+    if np.diagonal(hessian).min() < 0:
+        raise ValueError("quantize_linear: the Hessian has a negative mean square")
     mean = float(np.trace(hessian, dtype=np.float64)) / inputs
     if mean < _LEAST_MEAN:
         return None
@@ -42,7 +46,15 @@ def feedback_of(hessian: Float[np.ndarray, "I I"], signs_K: Float32[np.ndarray, 
     damped[np.diag_indices(K)] += _DAMPING * mean
     signs = signs_K.astype(np.float64)
     lower = _strictly_lower(_cholesky(rotate_rows(rotate_columns(damped * signs * signs[:, None]))))
-    return Feedback(inputs, signs_K, damped.astype(np.float32), lower.astype(np.float32))
+    even = evenly_loud(np.diagonal(hessian))
+    return Feedback(inputs, even, signs_K, damped.astype(np.float32), lower.astype(np.float32))
+
+
+def evenly_loud(power_I: Float[np.ndarray, "I"]) -> bool:
+    """Tells whether the loudest 2 % of the inputs, by root mean square, hold less than 15 % of all loudness."""
+    loudness = np.sort(np.sqrt(power_I))[::-1]
+    top = max(1, len(loudness) // 50)
+    return bool(loudness[:top].sum() < 0.15 * loudness.sum())
 
 
 def _cholesky(hessian_KK: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Host side: searches the tiles of a matrix, last rows first, each row of tiles paying for the errors of those after it.
+"""Host side: searches the tiles of a matrix, last rows first, each row of tiles making up for the errors below it.
 
 Read next: feedback.py (where the factor comes from), search.py.
 """
@@ -14,7 +14,7 @@ from checkpoints.quantiser.tiles import VALUES, from_tiles, to_tiles
 def search_matrix(
     target_KN: Float32[np.ndarray, "K N"], lower_KK: Float32[np.ndarray, "K K"] | None, bits: float, codebook: str
 ) -> tuple[UInt16[np.ndarray, "X Y 256"], Float32[np.ndarray, "K N"]]:
-    """Block LDLQ: rows b search for target[b] + lower[below, b]^T @ (target - found)[below], below being all rows after.
+    """Block LDLQ: rows b look for target[b] + lower[below, b]^T @ (target - found)[below], below being the rows after.
 
     Columns never meet, so matrices that share a factor may stand side by side.
 

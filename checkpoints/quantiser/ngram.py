@@ -46,7 +46,8 @@ def quantize_rows(
 def pack_rows(states_RD: UInt16[np.ndarray, "R D"], bits: int) -> Int16[np.ndarray, "R W"]:
     """The low `bits` bits of every state, least significant first in 16-bit words."""
     stream = (states_RD[..., None] >> np.arange(bits, dtype=np.uint16) & 1).astype(np.uint8)
-    return np.packbits(stream.reshape(len(states_RD), -1), axis=1, bitorder="little").view("<i2")
+    stream = stream.reshape(len(states_RD), states_RD.shape[1] * bits)
+    return np.packbits(stream, axis=1, bitorder="little").view("<i2")
 
 
 def _without_bias(rows_RD: np.ndarray, head_bias_HD: np.ndarray | None, head_R: np.ndarray | None) -> np.ndarray:

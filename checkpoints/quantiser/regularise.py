@@ -46,14 +46,5 @@ def regularise(
     return Regular(target, su_K, np.where(dead_N, np.float32(0), sv_N))
 
 
-def wants_out_scales(hessian_II: np.ndarray | None) -> bool:
-    """The choice of out_scales="auto": whether the loudest 2 % of the inputs hold less than 15 % of all loudness."""
-    if hessian_II is None:
-        return True
-    loudness = np.sort(np.sqrt(np.maximum(np.diagonal(hessian_II).astype(np.float64), 0)))[::-1]
-    top = max(1, len(loudness) // 50)
-    return bool(loudness[:top].sum() < 0.15 * max(loudness.sum(), _DEAD))
-
-
 def _rms(x: Float32[np.ndarray, "K N"], axis: int) -> Float32[np.ndarray, "C"]:
     return np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=axis)).astype(np.float32)

@@ -1,7 +1,7 @@
 """Host side: matrices to tiles in stream order and back, states to the words of a file. Read next: search.py."""
 
 import numpy as np
-from jaxtyping import Float32, Int, Int16
+from jaxtyping import Int, Int16
 
 from checkpoints.exl3 import TILE
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
-from checkpoints.quantize import quantize_linear
 from checkpoints.quantiser.tiles import pack_states, to_tiles
+from checkpoints.quantize import quantize_linear
 from pallas_kernels.exl3 import decode_numpy, from_arrays
 from pallas_kernels.exl3.codebook import codebook_table
 from pallas_kernels.exl3.hadamard import rotate
@@ -81,7 +82,7 @@ def table(weight_KN: np.ndarray, layers: bool) -> Iterator[str]:
 def _searched(tiles: np.ndarray, row: Row) -> np.ndarray:
     """What the tiles decode to after a search and a trip through the file's words."""
     states = search_rings(tiles.reshape(-1, 256) * np.float32(row.factor), row.bits, row.codebook)
-    words = words_from_trellis(pack_states(states.reshape(tiles.shape), row.bits))
+    words = jnp.asarray(words_from_trellis(pack_states(states.reshape(tiles.shape), row.bits)))
     if not np.array_equal(np.asarray(unpack_states(words)).reshape(states.shape), states):
         raise AssertionError(f"{row}: the states are not those that were packed")
     values = codebook_table(row.codebook).astype(np.float32)[states]
@@ -129,8 +130,8 @@ def layer_matrix(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """W of a layer as a file holds it, float32 [K, N]."""
     weight = from_arrays(arrays)
     inner = decode_numpy(arrays["trellis"], weight.codebook).astype(np.float32)
-    turned = np.asarray(rotate(np.asarray(rotate(inner)).T)).T
-    return weight.suh.astype(np.float32)[:, None] * turned * weight.svh.astype(np.float32)
+    turned_KN = np.asarray(rotate(rotate(jnp.asarray(inner)).T).T)
+    return weight.suh.astype(np.float32)[:, None] * turned_KN * weight.svh.astype(np.float32)
 
 
 def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -139,6 +140,7 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
     rng = np.random.default_rng(_SEED.value)
     weight_KN = rng.standard_normal((_SIZE.value, _SIZE.value)).astype(np.float32)
     everything = not (_TABLE.value or _LDLQ.value or _SPEED.value)

@@ -34,8 +34,7 @@ def add_cost(
 
 def to_half(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
     """Rounds to the float16 grid, subnormals kept, and stays float32; magnitudes below 65520, or infinite."""
-    # In [0.5, 1) the grid of float32 is that of float16's subnormals.
-    small = (x + np.float32(0.75)) - np.float32(0.75)
+    small = lax.round(x * np.float32(2**24), lax.RoundingMethod.TO_NEAREST_EVEN) * np.float32(2**-24)
     return jnp.where(jnp.abs(x) < np.float32(2**-14), small, lax.reduce_precision(x, 8, 10))
 
 
@@ -65,4 +64,4 @@ def edge_order(edges: int, costs: Costs) -> np.ndarray:
 
 
 def _reverse_five_bits(x: np.ndarray) -> np.ndarray:
-    return sum((x >> bit & 1) << (4 - bit) for bit in range(5))
+    return np.sum([(x >> bit & 1) << (4 - bit) for bit in range(5)], axis=0)

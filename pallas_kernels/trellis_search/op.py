@@ -30,7 +30,7 @@ def search_rings(
     """Finds, for each ring of P targets, P states of 16 bits with sum_p (value(state_p) - target_p)^2 nearly least.
 
     Neighbouring states overlap as the windows of an EXL3 bitstream do, the last and the first too. Two Viterbi passes:
-    the first, with free ends, chooses the edge at which the second is closed. A ring's states depend on that ring alone.
+    the first, with free ends, chooses the edge at which the second closes. A ring's states depend on that ring alone.
 
     Args:
       target_TP: float32, finite, one ring a row; 256 targets in stream order for a tile. bits: new bits a position, a

@@ -1,4 +1,4 @@
-"""Routed experts: how rows are grouped, and every output the bits of its expert's layers alone, wherever its lines lie."""
+"""Routed experts: how rows are grouped, and outputs with the bits of each expert alone, wherever its lines lie."""
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +40,7 @@ PICKS = ("mixed", "all on one", "every expert beyond a tile", "none", "one row")
 @pytest.fixture(scope="module")
 def layers():
     """[projection][expert]: packed weights of two widths in the first and the last projection."""
-    return [
-        [packed(10 * p + e, *size, int(BITS[p, e])) for e in range(E)] for p, size in enumerate(SIZES)
-    ]
+    return [[packed(10 * p + e, *size, int(BITS[p, e])) for e in range(E)] for p, size in enumerate(SIZES)]
 
 
 def pooled(layers, order: np.ndarray, unpack: bool) -> tuple[ExpertLines, LineMap]:

@@ -19,9 +19,8 @@ def weight(*shape: int) -> np.ndarray:
     return (0.3 * RNG.standard_normal(shape)).astype(np.float32)
 
 
-WEIGHTS = HyperWeights(
-    norm=weight(N * D), down=weight(SHAPE.rank, N * D), up=weight(N * D, SHAPE.rank), inject=weight(N, N * D)
-)
+NORM, DOWN, UP, INJECT = weight(N * D), weight(SHAPE.rank, N * D), weight(N * D, SHAPE.rank), weight(N, N * D)
+WEIGHTS = HyperWeights(norm=NORM, down=DOWN, up=UP, inject=INJECT)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -32,13 +31,13 @@ def formula(streams: np.ndarray, late: bool = False) -> tuple[np.ndarray, np.nda
     """x and g in float64; `late` divides by n after the activations, a wrong twin."""
     grouped = streams.astype(np.float64).reshape(-1, N, D)
     y = grouped / np.sqrt((grouped**2).mean(axis=-1, keepdims=True) + EPS)
-    y = y.reshape(-1, N * D) * (1.0 + WEIGHTS.norm)
+    y = y.reshape(-1, N * D) * (1.0 + NORM)
     before, after = (1, N) if late else (N, 1)
-    low = y @ WEIGHTS.down.T.astype(np.float64) / before
+    low = y @ DOWN.T.astype(np.float64) / before
     low = low * sigmoid(low) / after
-    m = sigmoid(low @ WEIGHTS.up.T)
+    m = sigmoid(low @ UP.T)
     x = (m * y).reshape(-1, N, D).mean(axis=1)
-    return x, 2 * sigmoid(y @ WEIGHTS.inject.T / before) / after
+    return x, 2 * sigmoid(y @ INJECT.T / before) / after
 
 
 @pytest.fixture(scope="module")
@@ -71,5 +70,5 @@ def test_write_adds_the_gated_output_to_every_stream_as_it_was(found):
 
 def test_a_final_mixer_reads_the_same_value_without_gates(found):
     assert np.array_equal(found[3], found[0])
-    bare = WEIGHTS.replace(inject=None)
+    bare = HyperWeights(norm=NORM, down=DOWN, up=UP, inject=None)
     assert np.array_equal(jax.jit(lambda s, w: read_mixed(s, w, N, EPS)[0])(STREAMS, bare), found[0])

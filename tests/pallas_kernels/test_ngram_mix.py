@@ -22,9 +22,10 @@ def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
 
 
 STREAMS, EMBEDDING = normal(LANES, LENGTH, N * D), normal(LANES, LENGTH, W)
+KEY, VALUE = normal(N * D, W), normal(D, W)
 WEIGHTS = NgramWeights(
-    key=normal(N * D, W),
-    value=normal(D, W),
+    key=KEY,
+    value=VALUE,
     norm_key=normal(N * D, scale=0.1),
     norm_query=normal(N * D, scale=0.1),
     norm_conv=normal(N * D, scale=0.1),
@@ -62,11 +63,11 @@ def grouped(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def formula(lane: int, dilation: int) -> np.ndarray:
     streams, embedding = STREAMS[lane].astype(np.float64), EMBEDDING[lane].astype(np.float64)
-    key = grouped(embedding @ WEIGHTS.key.T, WEIGHTS.norm_key).reshape(-1, N, D)
+    key = grouped(embedding @ KEY.T, WEIGHTS.norm_key).reshape(-1, N, D)
     query = grouped(streams, WEIGHTS.norm_query).reshape(-1, N, D)
     score = (key * query).sum(axis=-1) / np.sqrt(D)
     score = np.sign(score) * np.sqrt(np.maximum(np.abs(score), 1e-6))
-    u = (1 / (1 + np.exp(-score)))[:, :, None] * (embedding @ WEIGHTS.value.T)[:, None, :]
+    u = (1 / (1 + np.exp(-score)))[:, :, None] * (embedding @ VALUE.T)[:, None, :]
     u = u.reshape(-1, N * D)
     reach = (TAPS - 1) * dilation
     past = np.concatenate([np.zeros((reach, N * D)), grouped(u, WEIGHTS.norm_conv)])

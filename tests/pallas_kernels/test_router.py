@@ -52,7 +52,9 @@ TRIPLES = np.repeat(GATE[: E // 3], 3, axis=0)
 """Three experts of equal bits side by side: four picks cut the second three."""
 
 
-@pytest.mark.parametrize("gate", [TRIPLES, np.zeros_like(GATE), np.tile(GATE[:1], (E, 1))], ids=["three", "zero", "one"])
+@pytest.mark.parametrize(
+    "gate", [TRIPLES, np.zeros_like(GATE), np.tile(GATE[:1], (E, 1))], ids=["three", "zero", "one"]
+)
 def test_ties_go_to_the_lower_id(gate):
     p = np.asarray(jax.jit(lambda x, g: jax.lax.dot(x, g.T))(ROWS, gate), np.float64).round(3)
     wanted = np.sort(np.argsort(-p, axis=1, kind="stable")[:, :A], axis=1)

@@ -1,4 +1,4 @@
-"""Paged sparse attention: what a row keeps, what it reads, and that nothing else reaches it. The row rule: tests/sweep."""
+"""Paged sparse attention: what a row keeps and reads, and that nothing else reaches it. The row rule: tests/sweep."""
 
 import jax
 import jax.numpy as jnp

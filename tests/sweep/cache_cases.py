@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.gated_delta import DeltaSizes, DeltaState, DeltaWeights, RowPlaces, gated_delta_rows
+from pallas_kernels.gated_delta import DeltaSizes, DeltaWeights
 from pallas_kernels.gated_delta.reference import DeltaInputs, delta_inputs, delta_step
 from pallas_kernels.gated_delta.rows import depthwise
 from pallas_kernels.sparse_attention import PageTable, attend, block_means, block_scores, keep_blocks, pool_dtype
@@ -15,7 +15,6 @@ from tests.sweep.case import ROWS, TILES, Case, normal, tiles
 SIZES = DeltaSizes(key_heads=2, value_heads=6, key_size=128, value_size=128)
 CHANNELS = 2 * 2 * 128 + 6 * 128
 PAGE, BLOCK, PAGES, OF_LANE = 32, 4, 40, 20
-LANES = 3
 DTYPES = ("float32", "bfloat16")
 """What caches may hold."""
 
@@ -27,25 +26,16 @@ def delta_weights() -> DeltaWeights:
 
 @cache
 def delta_cases() -> dict[str, Case]:
-    """The recurrence: its inputs, one step (heads stand for rows), and a tile of rows of three lanes."""
+    """The recurrence: its convolution, its inputs and one step (heads stand for rows). Rows of lanes: stages.py."""
     step = DeltaInputs(q=tiles(4, 128), k=tiles(5, 128, scale=0.1), v=tiles(6, 128), beta=tiles(7), decay=tiles(8))
-    lane = np.repeat(np.array([2, 0, 1], np.int32), [5, 4, 7])
-    position = np.array([*range(3, 8), *range(4), *range(17, 24)], np.int32)
-    live = np.arange(ROWS) < 15
-    places = RowPlaces(lane, position, live, np.arange(ROWS) % 16 > 12)
-    state = DeltaState(committed=normal(9, LANES, 6, 128, 128), ring=normal(10, LANES, 32, CHANNELS + 12))
-    folded = np.array([0, 15, 1], np.int32)  # lane 1 starts anew, lane 2 has rows to take in first
-
-    def rows(tile: tuple, shared: tuple) -> tuple:
-        return gated_delta_rows(shared[1], jnp.asarray(folded), jax.tree.map(jnp.asarray, places), *tile, shared[0], SIZES)
-
     return {
         "depthwise": Case(depthwise, tiles(11, 4, 2560), normal(12, 2560, 4)),
         "delta_inputs": Case(
-            lambda tile, w: delta_inputs(*tile, w, SIZES), (tiles(13, 4, CHANNELS), tiles(14, 12)), delta_weights()
+            lambda tile, w: delta_inputs(tile[0], tile[1], w, SIZES),
+            (tiles(13, 4, CHANNELS), tiles(14, 12)),
+            delta_weights(),
         ),
         "delta_step": Case(lambda tile, _: delta_step(*tile), (tiles(15, 128, 128), step)),
-        "delta_rows": Case(rows, (tiles(16, CHANNELS), tiles(17, 12)), (delta_weights(), state), rowwise=False),
     }
 
 
@@ -76,7 +66,7 @@ def attend_case(dtype: str) -> Case:
 
     def over_pages(tile: tuple, pools: tuple) -> jax.Array:
         q, pages, kept, count, position = tile
-        return attend(q, *pools, PageTable(pages, PAGE), kept, count, position, BLOCK)
+        return attend(q, pools[0], pools[1], PageTable(pages, PAGE), kept, count, position, BLOCK)
 
     count = np.minimum(complete, most).astype(np.int32)
     pools = tuple(pool(normal(seed, PAGES, PAGE, 2, 256), dtype) for seed in (20, 21))

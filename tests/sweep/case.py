@@ -20,17 +20,15 @@ Tree = Any
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """function(tile, shared) -> result.
+    """function(tile, shared) -> result; result row r is a function of tile row r alone, for any number of rows.
 
-    tile: a pytree whose leaves have the row axis first, and so have the result's where the op is a function of rows.
+    tile, result: pytrees whose leaves have the row axis first.
     data: tiles side by side, leaves [TILES, ROWS, ...]. shared: what all tiles meet, weights above all.
-    rowwise: whether result row r is a function of row r alone, for any number of rows.
     """
 
     function: Callable[[Tree, Tree], Tree]
     data: Tree
     shared: Tree = ()
-    rowwise: bool = True
 
     def tile(self, index: int) -> Tree:
         """One tile of the data."""

@@ -15,7 +15,6 @@ def all_cases() -> dict[str, Case]:
 def differing(cases: dict[str, Case], context: str) -> dict[str, int]:
     """The cases whose bits differ in a context, and in how many entries."""
     counts = {
-        name: sum(unequal(found, wanted) for found, wanted in pairs)
-        for name, pairs in CONTEXTS[context](cases).items()
+        name: sum(unequal(found, wanted) for found, wanted in pairs) for name, pairs in CONTEXTS[context](cases).items()
     }
     return {name: count for name, count in counts.items() if count}

@@ -82,7 +82,6 @@ def layers_in_tiles(cases: Cases) -> Compared:
 
 def other_row_counts(cases: Cases, counts: tuple[int, ...] = (1, 37)) -> Compared:
     """One row, and 37 rows at once."""
-    cases = {name: case for name, case in cases.items() if case.rowwise}
 
     def together(data: dict, shared: dict) -> dict:
         return {name: [case.function(rows, shared[name]) for rows in data[name]] for name, case in cases.items()}
@@ -130,7 +129,7 @@ def _gathered(pool: Tree, place: jax.Array) -> Tree:
 
 
 def fused(cases: Cases) -> Compared:
-    """The op behind gathers and elementwise steps that change no bit, weights from a stack; sums and products after it."""
+    """The op behind gathers and steps that change no bit, its weights from a stack; lone steps after it."""
     order = np.random.default_rng(0).permutation(ROWS).astype(np.int32)
     given = {"order": order, "one": np.float32(1), "zero": np.float32(0), "layer": np.int32(1), "some": normal(1)}
 

@@ -46,7 +46,7 @@ def expert_case() -> Case:
     experts = np.sort(np.random.default_rng(5).integers(0, EXPERTS, (TILES, ROWS, 2)).astype(np.int32), axis=-1)
     experts[:, 7, 1] = EXPERTS
     return Case(
-        lambda tile, shared: expert_matmul(*tile, shared, resident_map(pools, places), FFN),
+        lambda tile, shared: expert_matmul(tile[0], tile[1], shared, resident_map(pools, places), FFN),
         (tiles(6, HIDDEN), experts),
         lines,
     )

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 from jax.extend.core import Literal
 
-MOST_VALUES, MOST_ENTRIES = 24, 1 << 20
+MOST_VALUES, MOST_ENTRIES = 12, 1 << 20
 """What matters is that neighbours of an operation are outputs: some of many values will do, and large ones stay in."""
 
 
 def with_intermediates(function: Callable, *args: Any) -> tuple[Any, list[jax.Array]]:
-    """Returns function(*args) and up to 24 of the values computed on the way, those of called functions included."""
+    """Returns function(*args) and up to 12 of the values computed on the way, those of called functions included."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     seen: list[jax.Array] = []
     results = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), seen)

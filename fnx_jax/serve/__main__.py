@@ -133,8 +133,8 @@ def load_model(start: StartUp) -> LoadedModel:
     if FLAGS.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", FLAGS.compilation_cache_dir)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    # Where the only device is a CPU, its cores stand for as many as are asked for.
-    jax.config.update("jax_num_cpu_devices", FLAGS.tp)
+    if FLAGS.tp > 1:  # where the only device is a CPU, its cores stand for as many as are asked for
+        jax.config.update("jax_num_cpu_devices", FLAGS.tp)
     folder = Path(FLAGS.model)
     assets = _assets(folder)
     model = load(

@@ -12,11 +12,15 @@ from pallas_kernels.gated_delta.rows import depthwise
 from pallas_kernels.sparse_attention import PageTable, attend, block_means, block_scores, keep_blocks, pool_dtype
 from tests.sweep.case import ROWS, TILES, Case, normal, tiles
 
-SIZES = DeltaSizes(key_heads=2, value_heads=6, key_size=128, value_size=128)
-CHANNELS = 2 * 2 * 128 + 6 * 128
+HEAD = 32
+"""Size of a recurrent head: small ones show reordered sums that heads of 128 hide."""
+SIZES = DeltaSizes(key_heads=2, value_heads=6, key_size=HEAD, value_size=HEAD)
+CHANNELS = 2 * 2 * HEAD + 6 * HEAD
 PAGE, BLOCK, PAGES, OF_LANE = 32, 4, 40, 20
 DTYPES = ("float32", "bfloat16")
 """What caches may hold."""
+OPERANDS = (*DTYPES, "float16")
+"""What attention is swept in."""
 
 
 def delta_weights() -> DeltaWeights:
@@ -27,7 +31,7 @@ def delta_weights() -> DeltaWeights:
 @cache
 def delta_cases() -> dict[str, Case]:
     """The recurrence: its convolution, its inputs and one step (heads stand for rows). Rows of lanes: stages.py."""
-    step = DeltaInputs(q=tiles(4, 128), k=tiles(5, 128, scale=0.1), v=tiles(6, 128), beta=tiles(7), decay=tiles(8))
+    step = DeltaInputs(q=tiles(4, HEAD), k=tiles(5, HEAD, scale=0.1), v=tiles(6, HEAD), beta=tiles(7), decay=tiles(8))
     return {
         "depthwise": Case(depthwise, tiles(11, 4, 2560), normal(12, 2560, 4)),
         "delta_inputs": Case(
@@ -35,7 +39,7 @@ def delta_cases() -> dict[str, Case]:
             (tiles(13, 4, CHANNELS), tiles(14, 12)),
             delta_weights(),
         ),
-        "delta_step": Case(lambda tile, _: delta_step(*tile), (tiles(15, 128, 128), step)),
+        "delta_step": Case(lambda tile, _: delta_step(*tile), (tiles(15, HEAD, HEAD), step)),
     }
 
 
@@ -94,4 +98,4 @@ def index_cases() -> dict[str, Case]:
 
 def cases() -> dict[str, Case]:
     """Every case of this file."""
-    return delta_cases() | {f"attend_{dtype}": attend_case(dtype) for dtype in DTYPES} | index_cases()
+    return delta_cases() | {f"attend_{dtype}": attend_case(dtype) for dtype in OPERANDS} | index_cases()

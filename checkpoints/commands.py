@@ -6,6 +6,7 @@ A command defines its flags on a `FlagValues` of its own, so that several can be
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from absl import flags
@@ -13,6 +14,8 @@ from absl import flags
 from checkpoints.errors import CheckpointError
 
 EXIT_OK, EXIT_USAGE, EXIT_CHECKPOINT = 0, 2, 3
+DEMO = Path(__file__).parent / "demo"
+"""The embedded checkpoint, which commands take where none is named."""
 
 
 class UsageError(Exception):

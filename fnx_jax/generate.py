@@ -6,18 +6,16 @@ With a text, prints its continuation (or the reply to it with --chat). Without o
 import secrets
 import sys
 import threading
-from pathlib import Path
 
 from absl import flags
 
-from checkpoints.commands import UsageError, run
+from checkpoints.commands import DEMO, UsageError, run
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Emission, EngineError, Request, SamplingParams
 from fnx_jax.serve.assets import read_text_assets
 from fnx_jax.serve.decoder import TextDecoder
 
 FLAGS = flags.FlagValues()
-DEMO = Path(__file__).parent.parent / "checkpoints" / "demo"
 flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)
 flags.DEFINE_integer("context", None, "Positions of a prompt and its reply together.", 2, flag_values=FLAGS)
 flags.DEFINE_integer("max_tokens", 256, "Reply tokens at most.", 1, flag_values=FLAGS)

@@ -19,6 +19,7 @@ from fnx_jax.families.flash_next.forward import (
     add_experts,
     folded_after,
     gather_cache,
+    layer_ngram,
     layer_states,
     mix_and_route,
 )
@@ -53,18 +54,14 @@ class LayeredPrograms:
         streams = self.embed(params.embedding, rows.token_B)
         states = layer_states(lanes.cache, self.config)
         for layer, layer_params in enumerate(params.layers):
+            ngram = layer_ngram(rows, layer, self.config)
             states[layer], mixed = self.first_half(
-                streams, layer_params, states[layer], lanes.cache.folded, rows, pages_LP, self._ngram(rows, layer)
+                streams, layer_params, states[layer], lanes.cache.folded, rows, pages_LP, ngram
             )
             on_layer(layer, mixed)
             streams = self.second_half(mixed, layer_params.moe)
         folded, newest = self.finish(lanes.cache.folded, lanes.streams_LN, rows.places, streams)
         return LaneState(cache=gather_cache(lanes.cache, states, folded, self.config), streams_LN=newest), streams
-
-    def _ngram(self, rows: Rows, layer: int):
-        if layer not in self.config.ngram_layers:
-            return None
-        return rows.ngram_BLE[:, self.config.ngram_layers.index(layer)]
 
 
 def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: int) -> LayeredPrograms:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
@@ -81,5 +80,5 @@ def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, la
         draw=jax.jit(sampling.draw),
         draw_adjusted=jax.jit(sampling.draw_adjusted),
         logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST)),
-        finite=jax.jit(lambda logits: jnp.isfinite(logits).all(axis=1)),
+        finite=jax.jit(sampling.finite_rows),
     )

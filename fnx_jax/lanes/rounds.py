@@ -90,13 +90,13 @@ class DeviceSteps:
     def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
         """Runs one tile's rows and returns their last streams, without waiting."""
         places = RowPlaces(
-            lane_B=padded(plan.lane_B.astype(np.int32), tile),
-            position_B=padded(plan.position_B.astype(np.int32), tile),
+            lane_B=padded(plan.lane_B, tile).astype(np.int32),
+            position_B=padded(plan.position_B, tile).astype(np.int32),
             live_B=np.arange(ROW_TILE) < tile.live,
             speculative_B=padded(plan.speculative_B, tile),
         )
         rows = Rows(
-            token_B=padded(plan.token_B.astype(np.int32), tile),
+            token_B=padded(plan.token_B, tile).astype(np.int32),
             places=places,
             ngram_BLE=padded(ngram_BLE, tile),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from absl import flags
 
-from checkpoints.commands import UsageError, run
+from checkpoints.commands import DEMO, UsageError, run
 from checkpoints.errors import CheckpointError
 from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
 from fnx_jax.serve.logs import configure_logging
@@ -16,8 +16,6 @@ from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_s
 from fnx_jax.serve.sampling import sampling_defaults
 from fnx_jax.serve.service import LoadedModel
 from fnx_jax.serve.settings import ServerSettings
-
-DEMO = Path(__file__).parent.parent.parent / "checkpoints" / "demo"
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)

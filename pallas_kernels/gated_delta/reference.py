@@ -34,6 +34,11 @@ class DeltaSizes:
     key_size: int = struct.field(pytree_node=False)
     value_size: int = struct.field(pytree_node=False)
 
+    @property
+    def channels(self) -> int:
+        """Convolution channels: queries, keys and values side by side."""
+        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
+
 
 @struct.dataclass
 class DeltaInputs:

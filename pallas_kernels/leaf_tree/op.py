@@ -6,7 +6,7 @@ to float32 first; the shared expert joins the last leaf; neighbours are added pa
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 def leaf_sums(
@@ -41,7 +41,11 @@ def combine(
     shared_BD: Float[Array, "B D"],
     experts: int,
     leaves: int,
+    joins: Bool[Array, ""] | bool = True,
 ) -> Float[Array, "B D"]:
-    """The whole sum of a row: routed experts and the gated shared expert."""
+    """The sum of a row's routed experts and, where it joins, the gated shared expert: a whole tree or a sub-tree.
+
+    joins: whether this sub-tree holds the last leaf of all.
+    """
     total = leaf_sums(out_BAD, weight_BA, expert_BA, experts, leaves)
-    return balanced_sum(total.at[:, -1].add(shared_BD))
+    return balanced_sum(jnp.where(joins, total.at[:, -1].add(shared_BD), total))

@@ -66,7 +66,6 @@ def empty_cache(
         raise ValueError(f"empty_cache: a page of {page} positions is not a multiple of the block {config.block}")
     sizes, stored = delta_sizes(config, shards), pool_dtype(dtype)
     state = (lanes, sizes.value_heads, sizes.key_size, sizes.value_size)
-    channels = 2 * sizes.key_heads * sizes.key_size + sizes.value_heads * sizes.value_size
     rows = (pages, page, shards.kv_heads, config.head_size)
 
     def attention() -> AttentionPages:
@@ -78,7 +77,7 @@ def empty_cache(
         )
 
     def delta() -> DeltaState:
-        ring = (lanes, ring_rows(config.delta_taps - 1), channels + 2 * sizes.value_heads)
+        ring = (lanes, ring_rows(config.delta_taps - 1), sizes.channels + 2 * sizes.value_heads)
         return DeltaState(committed=jnp.zeros(state, jnp.float32), ring=jnp.zeros(ring, jnp.float32))
 
     planes = config.attention_layers + (1 if config.mtp_layers else 0)

@@ -89,6 +89,13 @@ def layer_states(cache: FlashNextCache, config: FlashNextConfig) -> list[LayerSt
     return states
 
 
+def layer_ngram(rows: Rows, layer: int, config: FlashNextConfig) -> Float[Array, "B E"] | None:
+    """The rows' n-gram embedding for a layer, None where it takes none."""
+    if layer not in config.ngram_layers:
+        return None
+    return rows.ngram_BLE[:, config.ngram_layers.index(layer)]
+
+
 def gather_cache(
     cache: FlashNextCache, states: list[LayerState], folded_L: Int[Array, " L"], config: FlashNextConfig
 ) -> FlashNextCache:
@@ -126,7 +133,7 @@ def forward_rows(
     states = layer_states(cache, config)
     for layer, layer_params in enumerate(params.layers):
         with jax.named_scope(f"layer_{layer}"):
-            ngram = rows.ngram_BLE[:, config.ngram_layers.index(layer)] if layer in config.ngram_layers else None
+            ngram = layer_ngram(rows, layer, config)
             states[layer], mixed = mix_and_route(
                 streams, layer_params, config, shards, states[layer], cache.folded, rows.places, table, ngram
             )

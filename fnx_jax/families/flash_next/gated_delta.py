@@ -34,9 +34,8 @@ def delta_projections(
 ) -> tuple[Float[Array, "B C"], Float[Array, "B 2H"]]:
     """Queries, keys and values before the convolution; b and a side by side."""
     heads = shards.delta_value_heads
-    channels = 2 * shards.delta_key_heads * config.delta_key_size + heads * config.delta_value_size
     gates = jnp.concatenate([linear(x_BD, params.b)[:, :heads], linear(x_BD, params.a)[:, :heads]], axis=-1)
-    return linear(x_BD, params.qkv)[:, :channels], gates
+    return linear(x_BD, params.qkv)[:, : delta_sizes(config, shards).channels], gates
 
 
 def delta_output(

@@ -15,7 +15,7 @@ from fnx_jax.families.flash_next.params import MoeParams, SharedExpertParams
 from fnx_jax.families.flash_next.shards import Shards
 from pallas_kernels.dense_matmul import linear
 from pallas_kernels.expert_matmul import ExpertLines, LineMap, expert_matmul
-from pallas_kernels.leaf_tree import balanced_sum, leaf_sums
+from pallas_kernels.leaf_tree import combine
 from pallas_kernels.router import route
 
 
@@ -60,7 +60,7 @@ def experts(
     local_BA = picks.expert_BA - place * shards.experts
     local_BA = jnp.where((local_BA >= 0) & (local_BA < shards.experts), local_BA, shards.experts)
     out = expert_matmul(x_BD, local_BA, lines, line_map, config.expert_ffn)
-    leaves = leaf_sums(out, picks.weight_BA, local_BA, shards.experts, config.leaves // shards.ranks)
-    with_shared = leaves.at[:, -1].add(shared_expert(x_BD, shared, config))
-    leaves = jnp.where(place == shards.ranks - 1, with_shared, leaves)
-    return tree_psum(balanced_sum(leaves), shards.ranks)
+    shared_out = shared_expert(x_BD, shared, config)
+    leaves, last = config.leaves // shards.ranks, place == shards.ranks - 1
+    root = combine(out, picks.weight_BA, local_BA, shared_out, shards.experts, leaves, last)
+    return tree_psum(root, shards.ranks)

@@ -10,10 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fnx_jax.families.flash_next.shards import BLOCK, Columns
+from fnx_jax.families.flash_next.shards import Columns
 from pallas_kernels.exl3 import DecodedWeight, Exl3Weight
-
-TILE = 16
+from pallas_kernels.exl3.weight import BLOCK, TILE
 
 
 def plain_parts(weight_OI: np.ndarray, columns: Columns) -> list[np.ndarray]:

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
-
-BLOCK = 128
-"""Columns of a block: what a dense matmul and an EXL3 rotation know as one piece."""
+from pallas_kernels.exl3.weight import BLOCK
 
 Columns = list[np.ndarray]
 """Output columns of a linear layer that each rank holds, one int array a rank."""

@@ -64,7 +64,7 @@ def _check_flags() -> None:
 
 
 def device_counts(texts: list[str]) -> list[int]:
-    """--tp as numbers, ascending, 1 always among them: the reference. Raises UsageError unless all are powers of two."""
+    """--tp as numbers, ascending, with 1, the reference, always among them. Raises UsageError unless powers of two."""
     try:
         counts = sorted({int(text) for text in texts})
     except ValueError:
@@ -106,9 +106,12 @@ def _http(begin_s: float) -> Proof:
 
 
 def _controls() -> int:
+    from experiments.prove.library import prepare_jax
     from experiments.prove.show_controls import all_controls, show
 
-    return 0 if show(all_controls(), print) else EXIT_RED
+    controls = all_controls()
+    prepare_jax(max(device_counts(FLAGS.tp)), FLAGS.compilation_cache_dir)
+    return 0 if show(controls, lambda line: print(line, flush=True)) else EXIT_RED
 
 
 def say(what: str) -> None:

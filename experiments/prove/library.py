@@ -22,6 +22,14 @@ class NotLoaded(ValueError):
     """The checkpoint does not allow what was asked for: so many devices, so long a context."""
 
 
+def prepare_jax(devices: int, cache_dir: str) -> None:
+    """Before jax starts: where programs are kept, and as many CPU devices as are asked for, whatever the cores."""
+    if cache_dir:
+        jax.config.update("jax_compilation_cache_dir", cache_dir)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_num_cpu_devices", devices)
+
+
 def prove_library(
     path: str,
     dtype: str | None,
@@ -39,10 +47,7 @@ def prove_library(
     """
     if not Path(path).is_dir():
         raise CheckpointError(f"{path}: no such folder")
-    if cache_dir:
-        jax.config.update("jax_compilation_cache_dir", cache_dir)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.config.update("jax_num_cpu_devices", max(tp))  # a CPU's cores stand for as many devices as are asked for
+    prepare_jax(max(tp), cache_dir)
     plan = make_plan(size, tp, seed)
     context = -(-plan.workload.positions // 64) * 64
     fingerprints = {}

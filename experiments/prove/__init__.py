@@ -1,0 +1,1 @@
+"""Checks of the equalities that anyone can run."""

@@ -1,0 +1,51 @@
+"""Looks for an unequal cell over random tiny networks: python -m experiments.prove.search --configs 100 --seed 0
+
+Each trial is a network, its random weights and a way to run it, drawn from the seed and the trial's number: heads,
+experts, widths, windows, tables, vocabulary, lanes, cuts. Every stream alone, row by row, on one device, is held
+against the streams in company, in chunks, over random rounds with rejected drafts and commits, in poisoned lanes, with
+drafts, and on 2 and 4 devices; raw logits of every row bit for bit, and the tokens. --only repeats one trial.
+Exit code 1 where a cell is unequal or unchecked.
+"""
+
+import time
+from pathlib import Path
+
+import jax
+from absl import flags
+
+from checkpoints.commands import run
+from experiments.prove.search.checks import failed
+from experiments.prove.search.log import Line, Log
+from experiments.prove.search.trial_run import DEVICES, run_trial
+from experiments.prove.search.trials import draw_trial
+from fnx_jax import backend
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_integer("configs", 100, "Trials, numbered from 0.", 1, flag_values=FLAGS)
+flags.DEFINE_integer("seed", 0, "Seed of the search.", 0, flag_values=FLAGS)
+flags.DEFINE_integer("only", None, "The one trial to run.", 0, flag_values=FLAGS)
+flags.DEFINE_string("out", None, "File of JSON lines, one a trial; trials it holds are not repeated.", flag_values=FLAGS)
+
+
+def main(_: list[str]) -> int:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", max(DEVICES))
+    log = Log(Path(FLAGS.out) if FLAGS.out else None, FLAGS.seed, backend.fingerprint("as each cell says").digest())
+    numbers = range(FLAGS.configs) if FLAGS.only is None else [FLAGS.only]
+    for number in numbers:
+        if number not in log.done:
+            log.add(_line(FLAGS.seed, number), verbose=FLAGS.only is not None)
+    print(log.summary(numbers))
+    return int(any(failed(log.done[number].cells) for number in numbers))
+
+
+def _line(seed: int, number: int) -> Line:
+    started_s = time.monotonic()
+    trial = draw_trial(seed, number)
+    cells = tuple(run_trial(trial))
+    jax.clear_caches()  # no later trial has the same shapes
+    return Line(trial, cells, time.monotonic() - started_s)
+
+
+if __name__ == "__main__":
+    run(main, FLAGS)

@@ -7,6 +7,7 @@ drafts, and on 2 and 4 devices; raw logits of every row bit for bit, and the tok
 Exit code 1 where a cell is unequal or unchecked.
 """
 
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import jax
 from absl import flags
 
 from checkpoints.commands import run
-from experiments.prove.search.checks import failed
+from experiments.prove.search.cells import failed
 from experiments.prove.search.log import Line, Log
 from experiments.prove.search.trial_run import DEVICES, run_trial
 from experiments.prove.search.trials import draw_trial
@@ -24,12 +25,27 @@ FLAGS = flags.FlagValues()
 flags.DEFINE_integer("configs", 100, "Trials, numbered from 0.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("seed", 0, "Seed of the search.", 0, flag_values=FLAGS)
 flags.DEFINE_integer("only", None, "The one trial to run.", 0, flag_values=FLAGS)
-flags.DEFINE_string("out", None, "File of JSON lines, one a trial; trials it holds are not repeated.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "out", None, "File of JSON lines, one a trial; trials it holds are not repeated.", flag_values=FLAGS
+)
 
 
 def main(_: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as programs:
+        _configure_jax(programs)
+        return search()
+
+
+def _configure_jax(programs: str) -> None:
+    """CPU devices for every number of ranks; programs that trials share, such as draws, are kept for the search."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", max(DEVICES))
+    jax.config.update("jax_compilation_cache_dir", programs)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def search() -> int:
+    """Runs what the flags ask for; 0 where every cell is equal, or refused with cause."""
     log = Log(Path(FLAGS.out) if FLAGS.out else None, FLAGS.seed, backend.fingerprint("as each cell says").digest())
     numbers = range(FLAGS.configs) if FLAGS.only is None else [FLAGS.only]
     for number in numbers:

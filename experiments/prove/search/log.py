@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from experiments.prove.search.checks import Cell, failed
+from experiments.prove.search.cells import Cell, failed
 from experiments.prove.search.trials import Trial, draw_trial
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 EOS = 5
 """The id that resets n-grams."""
+VOCABULARIES = (97, 128, 200, 257, 300, 384, 500, 641, 771, 897)
+"""A few numbers of ids, so that trials share the programs of their draws."""
 BITS = (2, 2.5, 3, 3.5, 4, 5, 6)
 
 
@@ -19,7 +21,8 @@ class Trial:
 
     text: the text part of config.json. form: how linear maps are stored, "bf16", "f16" or "exl3". published: whether
     names are the published ones, experts fused where they are plain. lanes, context, max_rows: as in fnx_jax.load.
-    dtypes: arithmetics to run in. lengths: rows of each stream's prompt. replies: tokens of each reply.
+    dtypes: arithmetics to run in. lengths: rows of each stream's prompt. replies: tokens of each reply. penalised:
+    whether a stream has penalties.
     """
 
     seed: int
@@ -33,6 +36,7 @@ class Trial:
     dtypes: tuple[str, ...]
     lengths: tuple[int, ...]
     replies: tuple[int, ...]
+    penalised: bool
 
     def rng(self, purpose: int) -> np.random.Generator:
         """A stream of numbers for one purpose of this trial."""
@@ -43,7 +47,7 @@ def draw_trial(seed: int, number: int) -> Trial:
     """Draws a trial."""
     rng = np.random.default_rng([seed, number])
     layers = _layers(rng)
-    text = _sizes(rng) | _attention(rng) | _delta(rng) | _ngram(rng, len(layers))
+    text = _sizes(rng) | _attention(rng) | _delta(rng) | _ngram(rng, layers)
     text |= {"num_hidden_layers": len(layers), "layer_types": layers}
     streams = int(rng.integers(2, 5))
     return Trial(
@@ -55,10 +59,11 @@ def draw_trial(seed: int, number: int) -> Trial:
         lanes=int(rng.integers(2, 6)),
         context=_pick(rng, (96, 128, 200)),
         max_rows=_pick(rng, (16, 32, 48, 512)),
-        dtypes=_pick(rng, (("served",), ("float32",), ("served", "float32")), (0.5, 0.3, 0.2)),
+        dtypes=_pick(rng, (("served",), ("float32",), ("served", "float32")), (0.55, 0.35, 0.1)),
         # One prompt outgrows a page and most budgets; the others may be as short as a row.
         lengths=(int(rng.integers(40, 80)), *(int(length) for length in rng.integers(1, 50, streams - 1))),
-        replies=tuple(int(count) for count in rng.integers(4, 13, streams)),
+        replies=tuple(int(count) for count in rng.integers(5, 13, streams)),
+        penalised=bool(rng.random() < 0.25),
     )
 
 
@@ -67,10 +72,10 @@ def _pick(rng: np.random.Generator, options: tuple, chances: tuple[float, ...] |
 
 
 def _layers(rng: np.random.Generator) -> list[str]:
-    """Two or three layers, nearly always of both kinds."""
-    count, recurrent = int(rng.integers(2, 4)), "linear_attention"
+    """Two or three layers, of one kind or of both: compiling a kind is most of a trial's time."""
+    count, recurrent = int(rng.choice((2, 3), p=(0.8, 0.2))), "linear_attention"
     sparse = _pick(rng, ("full_attention", "indexed_attention", "qwen_sparse_attention"))
-    if rng.random() < 0.1:
+    if rng.random() < 0.5:
         return [_pick(rng, (recurrent, sparse))] * count
     kinds = [recurrent, sparse, *([_pick(rng, (recurrent, sparse))] * (count - 2))]
     return [kinds[i] for i in rng.permutation(count)]
@@ -81,7 +86,7 @@ def _sizes(rng: np.random.Generator) -> dict[str, Any]:
     experts = _pick(rng, (4, 6, 8, 12, 16, 24, 32, 64))
     return {
         "model_type": "qwen4_exp_text",
-        "vocab_size": int(rng.integers(100, 900)),
+        "vocab_size": _pick(rng, VOCABULARIES),
         "hidden_size": _pick(rng, (64, 72, 80, 96, 112, 128, 144, 160, 192, 256)),
         "hc_count": _pick(rng, (1, 2, 3, 4, 5), (0.05, 0.15, 0.1, 0.6, 0.1)),
         "hc_lowrank": int(rng.integers(3, 25)),
@@ -136,19 +141,18 @@ def _delta(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def _ngram(rng: np.random.Generator, layers: int) -> dict[str, Any]:
-    """None, one or two n-gram tables."""
+def _ngram(rng: np.random.Generator, layers: list[str]) -> dict[str, Any]:
+    """N-gram tables in no layer, in those of one kind, or in every layer."""
     orders, per_order = int(rng.integers(2, 5)), _pick(rng, (1, 2, 4, 8))
-    wanted = rng.permutation(layers)[: int(rng.choice(3, p=(0.15, 0.6, 0.25)))]
-    shards = _pick(rng, (1, 2, 4))
+    kinds = _pick(rng, (set(), {layers[0]}, set(layers)), (0.15, 0.6, 0.25))
     return {
-        "ple_layer_ids": sorted(int(layer) + 1 for layer in wanted),
+        "ple_layer_ids": [i + 1 for i, kind in enumerate(layers) if kind in kinds],
         "ple_embed_dim": (orders - 1) * per_order * _pick(rng, (2, 5, 8, 16)),
         "ple_conv_kernel_size": _pick(rng, (1, 2, 3, 4, 5, 8)),
         "ngram_size": orders,
         "heads_per_ngram": per_order,
         "ngram_vocab_size_base": int(rng.integers(20, 300)),
         "make_ngram_vocab_size_divisible_by": 8,
-        "split_ngram_parts": shards,
+        "split_ngram_parts": _pick(rng, (1, 2, 4)),
         "seed": int(rng.integers(1, 10**6)),
     }

@@ -51,32 +51,40 @@ def walk(steps: DeviceSteps, streams: Sequence[np.ndarray], rng: np.random.Gener
     walkers = [Walker(int(lane), np.asarray(tokens, np.int32)) for lane, tokens in zip(lanes, streams, strict=True)]
     pages_LP = rng.permutation(steps.pages).astype(np.int32).reshape(steps.lanes, -1)
     seen: Counter = Counter()
+    turn = 0
     while any(walker.left for walker in walkers):
-        pieces = _pieces(steps, walkers, rng)
+        # Not left to chance alone: all lanes in the first round, windows in the second, and so on in threes.
+        pieces = _pieces(steps, walkers, rng, skip=0.3 * (turn > 0), window=1.0 if turn % 3 == 1 else 0.3)
+        turn += 1
         if not pieces:
             continue
         steps.round(_plan(steps, pieces, pages_LP))
         for piece in pieces:
             piece.walker.length += len(piece.tokens) - piece.speculative + piece.kept
         _count(seen, pieces, steps.row_tile)
-        if rng.random() < 0.3:
+        if turn % 3 == 2 or rng.random() < 0.2:
             steps.commit(_lengths(walkers, steps.lanes))
             seen["commits"] += 1
     return seen
 
 
-def _pieces(steps: DeviceSteps, walkers: Sequence[Walker], rng: np.random.Generator) -> list[Piece]:
-    """Some lanes' next rows, in any order: certain ones, or a window that lies in one tile."""
+def _pieces(
+    steps: DeviceSteps, walkers: Sequence[Walker], rng: np.random.Generator, skip: float, window: float
+) -> list[Piece]:
+    """Some lanes' next rows, in any order: certain ones, or a window that lies in one tile.
+
+    skip: chance that a lane waits. window: chance that its rows are a window.
+    """
     pieces, used, tile = [], 0, steps.row_tile
     for i in rng.permutation(len(walkers)):
         walker = walkers[i]
-        if not walker.left or rng.random() < 0.3:
+        if not walker.left or rng.random() < skip:
             continue
-        if walker.length and rng.random() < 0.4:
+        if walker.length and rng.random() < window:
             room = min(tile - used % tile, steps.context - walker.length)
             piece = _window(walker, min(room, int(rng.integers(2, tile + 1))), steps.vocabulary, rng)
         else:
-            count = min(walker.left, int(rng.choice((1, 2, 3, 7, 15, 16, 17, 33))))
+            count = min(walker.left, int(rng.choice((1, 2, 3, 5, 7, 9, 15, 17))))
             piece = Piece(walker, walker.tokens[walker.length : walker.length + count], 0, 0)
         pieces.append(piece)
         used += len(piece.tokens)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from experiments.prove.search.cells import Cell, failed
 from experiments.prove.search.trials import Trial, draw_trial
@@ -22,73 +23,78 @@ class Line:
 
 @dataclass
 class Log:
-    """Lines by trial number. Those of another seed, fingerprint or drawing of the trial do not count.
+    """Lines by trial number. A file's lines of another seed, source or drawing of the trial do not count.
 
-    fingerprint: of the backend that computes.
+    path: the file, None for none. source: what computes: commit and fingerprint.
     """
 
     path: Path | None
     seed: int
-    fingerprint: str
+    source: str
     done: dict[int, Line] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            for text in self.path.read_text().splitlines():
+            for text in self.path.read_text(encoding="utf-8").splitlines():
                 self._take(json.loads(text))
 
     def add(self, line: Line, verbose: bool = False) -> None:
         """Prints a trial's line and appends it to the file; an unequal or unchecked cell with how to repeat it."""
         self.done[line.trial.number] = line
         if self.path is not None:
-            with self.path.open("a") as file:
+            with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(self._entry(line), sort_keys=True) + "\n")
         counts = Counter(cell.status for cell in line.cells)
-        print(f"trial {line.trial.number}: {_counts(counts)}, {line.seconds:.0f} s", flush=True)
+        words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        print(f"trial {line.trial.number}: {words}, {line.seconds:.0f} s", flush=True)
         for cell in line.cells:
             if verbose or failed([cell]):
                 print(f"  {cell.status} {cell.check} devices={cell.devices} {cell.dtype} {cell.first} {cell.evidence}")
         if failed(line.cells):
-            print(f"  python -m experiments.prove.search --seed {self.seed} --only {line.trial.number}")
-            print(f"  {json.dumps(asdict(line.trial))}", flush=True)
+            print(f"  repeat it: python -m experiments.prove.search --seed={self.seed} --only={line.trial.number}")
+            print(f"  {json.dumps(asdict(line.trial), sort_keys=True)}", flush=True)
 
-    def figures(self, numbers: Iterable[int]) -> dict[str, int]:
-        """Cells by status, and by check and status, rows compared, and what was exercised in all."""
-        figures: Counter = Counter()
-        for number in numbers:
-            figures["trials"] += 1
-            for cell in self.done[number].cells:
-                figures[cell.status] += 1
-                figures[f"{cell.check} on {cell.devices}: {cell.status}"] += 1
-                figures["rows compared"] += cell.rows if cell.status == "equal" else 0
-                for name, count in cell.evidence.items():
-                    if cell.check != "reference":
-                        figures[f"exercised {name}"] += count
-        return dict(sorted(figures.items()))
+    def figures(self, numbers: Iterable[int]) -> dict[str, Any]:
+        """Cells by status, and by check, devices and status; rows compared, and what checks exercised in all."""
+        lines = [self.done[number] for number in numbers]
+        cells = [cell for line in lines for cell in line.cells]
+        exercised: Counter = Counter()
+        for cell in cells:
+            exercised.update(cell.evidence if cell.check != "reference" else {})
+        return {
+            "trials": len(lines),
+            "seed": self.seed,
+            "cells": dict(Counter(cell.status for cell in cells)),
+            "by_check": dict(Counter(f"{cell.check}, devices={cell.devices}: {cell.status}" for cell in cells)),
+            "rows_compared": sum(cell.rows for cell in cells if cell.check not in ("reference", "load")),
+            "exercised": dict(exercised),
+            "by_form": dict(Counter(line.trial.form for line in lines)),
+            "by_arithmetic": dict(Counter(dtype for line in lines for dtype in line.trial.dtypes)),
+            "seconds": round(sum(line.seconds for line in lines)),
+        }
 
-    def summary(self, numbers: Iterable[int]) -> str:
-        """The figures, one a line."""
-        return "\n".join(f"{count:>9} {name}" for name, count in self.figures(numbers).items())
+    def digest(self, numbers: Iterable[int]) -> str:
+        """SHA-256 of the trials and their cells, times left out: equal where a search is repeated."""
+        entries = [{k: v for k, v in self._entry(self.done[n]).items() if k != "seconds"} for n in numbers]
+        return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
-    def _entry(self, line: Line) -> dict:
+    def _entry(self, line: Line) -> dict[str, Any]:
         return {
             "seed": self.seed,
             "number": line.trial.number,
             "trial": _digest(line.trial),
-            "fingerprint": self.fingerprint,
+            "source": self.source,
             "seconds": round(line.seconds, 1),
             "cells": [asdict(cell) for cell in line.cells],
         }
 
-    def _take(self, entry: dict) -> None:
+    def _take(self, entry: dict[str, Any]) -> None:
+        if (entry["seed"], entry["source"]) != (self.seed, self.source):
+            return
         trial = draw_trial(entry["seed"], entry["number"])
-        if (entry["seed"], entry["fingerprint"], entry["trial"]) == (self.seed, self.fingerprint, _digest(trial)):
+        if entry["trial"] == _digest(trial):
             self.done[trial.number] = Line(trial, tuple(Cell(**cell) for cell in entry["cells"]), entry["seconds"])
 
 
 def _digest(trial: Trial) -> str:
     return hashlib.sha256(json.dumps(asdict(trial), sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _counts(counts: Counter) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))

@@ -12,7 +12,7 @@ from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.tiles import cut
 
 FOLDER = Path(__file__).parent.parent / "golden"
-CASES = ("base", "silu_two_ple", "long_eos", "official_names")
+CASES = ("base", "silu_two_ple", "long_eos", "official_names", "four_ranks")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from tests.fnx_jax.cases import FOLDER, read_case
 DEMO = FOLDER.parent.parent / "checkpoints" / "demo"
 
 
-@pytest.mark.parametrize(("name", "devices"), [("silu_two_ple", 2), ("long_eos", 4)])
+@pytest.mark.parametrize(
+    ("name", "devices"), [("silu_two_ple", 2), ("long_eos", 4), ("four_ranks", 2), ("four_ranks", 4)]
+)
 def test_devices_change_no_bit_of_the_logits(name, devices, exact_model):
     ids = read_case(name)["p0.input_ids"]
     dealt = fnx_jax.load(FOLDER / name, devices=devices, dtype="float32", lanes=4, context=256)
@@ -55,6 +57,16 @@ def test_what_is_dealt_and_what_is_not():
     assert attention.mixer.q == attention.moe.lines.gate[0] == specs.head == DEALT
     assert DEALT not in (attention.mixer.o, attention.mixer.index, attention.moe.router, specs.embedding)
     assert DEALT not in jax.tree.leaves(delta.mixer)  # two key heads for four devices
+
+
+def test_four_ranks_hold_one_group_of_each_kind():
+    dealt = fnx_jax.load(FOLDER / "four_ranks", devices=4, dtype="float32", lanes=1, context=64)
+    shards = deal(dealt.config, 4)
+    assert (shards.heads, shards.kv_heads, shards.experts) == (2, 1, 8)
+    assert (shards.delta_ranks, shards.delta_key_heads, shards.delta_value_heads) == (4, 1, 2)
+    assert [len(part) for part in vocabulary_columns(dealt.config, shards)] == [128] * 4
+    attention, delta = (layout(dealt.params.layers[layer].mixer) for layer in (1, 0))
+    assert {attention.q, attention.k, attention.v, delta.qkv, delta.z, delta.a, delta.b} == {DEALT}
 
 
 def test_a_kv_head_lies_where_its_query_heads_are():

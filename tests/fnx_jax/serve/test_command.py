@@ -48,7 +48,7 @@ def test_bad_sampling_defaults_are_found_before_the_weights_are_read(tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
     assert execute(lambda rest: None, command.FLAGS, ["serve", f"--model={tmp_path}"]) == 0
     with pytest.raises(AssetError, match=r"generation_config\.json: .*temperature must be a number"):
-        command.load_model(StartUp(Progress(quiet=True), lambda record: None))
+        command.load_model(StartUp(Progress(quiet=True), lambda record: None), command.model_settings())
 
 
 def test_the_program_goes_by_the_name_that_was_typed():

@@ -1,0 +1,49 @@
+"""Host side: a local port whose bytes go to an address elsewhere, and which outlives the other end.
+
+JAX aborts a process at once when its coordination service closes the connection, which is when rank 0 dies. Behind a
+relay that connection just falls silent, and the ranks' own link decides how the process ends.
+"""
+
+import contextlib
+import socket
+import threading
+
+_PIECE = 1 << 16
+
+
+class Relay:
+    """Listens on a free port of the loopback and passes every connection on. Lives as long as the process.
+
+    address: HOST:PORT to connect to.
+    """
+
+    def __init__(self, host: str, port: int):
+        self._target = host, port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        _start(self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            inner, _ = self._listener.accept()
+            try:
+                outer = socket.create_connection(self._target)
+            except OSError:
+                inner.close()
+                continue
+            _start(_pump, inner, outer, True)
+            _start(_pump, outer, inner, False)
+
+
+def _pump(source: socket.socket, sink: socket.socket, tells: bool) -> None:
+    """Passes bytes on until the source ends. tells: whether the sink is told of the end."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(_PIECE):
+            sink.sendall(data)
+    if tells:
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def _start(work, *arguments) -> None:
+    threading.Thread(target=work, args=arguments, name="fnx-relay", daemon=True).start()

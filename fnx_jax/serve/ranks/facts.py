@@ -1,0 +1,57 @@
+"""Host side: what must be the same on every rank before they may run as one."""
+
+import hashlib
+import os
+from importlib.metadata import version
+
+from checkpoints import open_store
+from fnx_jax import backend
+from fnx_jax.ranks.errors import Disagreement
+from fnx_jax.serve.load import ModelSettings
+from pallas_kernels.row_tiles import ROW_TILE
+
+_FILES = ("config.json", "tokenizer.json", "generation_config.json")
+
+
+def facts(settings: ModelSettings) -> dict[str, str]:
+    """Names and values, in the order in which they are compared. Starts no backend. Raises CheckpointError."""
+    import jax
+    import jaxlib
+
+    store = open_store(settings.folder)
+    try:
+        digest = store.digest()
+    finally:
+        store.close()
+    return {
+        "fnx_jax": version("fnx_jax"),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "flags": " ".join(backend.CPU_FLAGS + backend.GPU_FLAGS + backend.flags_besides(os.environ)),
+        "row_tile": str(ROW_TILE),
+        "checkpoint_digest": digest,
+        **{name: _file_digest(settings, name) for name in _FILES},
+        "dtype": settings.dtype or "served",
+        "lanes": str(settings.lanes),
+        "context": "default" if settings.context is None else str(settings.context),
+        "draft_head": str(settings.draft_head),
+        "self_test": str(settings.self_test),
+    }
+
+
+def _file_digest(settings: ModelSettings, name: str) -> str:
+    path = settings.folder / name
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "missing"
+
+
+def require_like_devices(ranks: int) -> None:
+    """Starts the backend. Raises Disagreement where ranks have unlike devices, ValueError where not one each."""
+    import jax
+
+    devices = jax.devices()
+    if len(devices) != ranks:
+        raise ValueError(f"{len(devices)} devices on {ranks} ranks, one each was wanted")
+    for rank, device in enumerate(devices):
+        if device.device_kind != devices[0].device_kind:
+            kinds = f"{devices[0].device_kind} on rank 0, {device.device_kind} on rank {rank}"
+            raise Disagreement(f"device: {kinds}")

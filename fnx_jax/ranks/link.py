@@ -100,6 +100,7 @@ class Link:
                 self._inbox.put(message)
         except RankLost as error:
             self._lose(str(error))
+        self._channel.close()
 
     def _lose(self, why: str) -> None:
         with self._losing:

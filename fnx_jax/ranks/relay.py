@@ -12,7 +12,7 @@ _PIECE = 1 << 16
 
 
 class Relay:
-    """Listens on a free port of the loopback and passes every connection on. Lives as long as the process.
+    """Listens on a free port of the loopback and passes every connection on, until `close`.
 
     address: HOST:PORT to connect to.
     """
@@ -23,16 +23,22 @@ class Relay:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         _start(self._accept)
 
+    def close(self) -> None:
+        """Takes no more connections; those there are live on."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
-        while True:
-            inner, _ = self._listener.accept()
-            try:
-                outer = socket.create_connection(self._target)
-            except OSError:
-                inner.close()
-                continue
-            _start(_pump, inner, outer, True)
-            _start(_pump, outer, inner, False)
+        with self._listener, contextlib.suppress(OSError):
+            while True:
+                self._pass_on(self._listener.accept()[0])
+
+    def _pass_on(self, inner: socket.socket) -> None:
+        try:
+            outer = socket.create_connection(self._target)
+        except OSError:
+            return inner.close()
+        _start(_pump, inner, outer, True)
+        _start(_pump, outer, inner, False)
 
 
 def _pump(source: socket.socket, sink: socket.socket, tells: bool) -> None:

@@ -59,6 +59,10 @@ class Channel:
             have += got
         return data
 
+    def set_silence(self, silence_s: float) -> None:
+        """Changes `silence_s` from the next send and receive on."""
+        self._connection.settimeout(silence_s)
+
     def close(self) -> None:
         """Ends the connection, also under a thread that receives."""
         try:

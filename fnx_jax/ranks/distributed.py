@@ -1,7 +1,12 @@
 """Host side: makes this process one of several in JAX's eyes. Before any backend starts."""
 
 import jax
+import numpy as np
 
+from fnx_jax.collectives import gather_columns
+from fnx_jax.collectives import rank as rank_here
+from fnx_jax.mesh import SAME, make_mesh, on_ranks, place_same
+from fnx_jax.ranks.errors import Disagreement
 from fnx_jax.ranks.group import Group
 
 PATIENCE_S = 7 * 24 * 3600
@@ -29,3 +34,22 @@ def start_distributed(group: Group, address: str, local_device: int) -> None:
         shutdown_timeout_seconds=1,
         coordinator_bind_address=address,
     )
+
+
+def meet(ranks: int) -> None:
+    """Starts the backend and runs a first collective while all ranks are here, for its connections are soon given up.
+
+    Raises: ValueError where ranks have not one device each; Disagreement where those are unlike.
+    """
+    devices = jax.devices()
+    if [device.process_index for device in devices] != list(range(ranks)):
+        raise ValueError(f"{len(devices)} devices on {ranks} ranks, one each was wanted")
+    for rank, device in enumerate(devices):
+        if device.device_kind != devices[0].device_kind:
+            kinds = f"{devices[0].device_kind} on rank 0, {device.device_kind} on rank {rank}"
+            raise Disagreement(f"device: {kinds}")
+    mesh = make_mesh(ranks)
+    gather = on_ranks(lambda zero_1: gather_columns(zero_1[None] + rank_here(ranks), ranks), mesh, lambda layout: SAME)
+    there = np.asarray(gather(place_same(np.zeros(1, np.int32), mesh)))[0].tolist()
+    if there != list(range(ranks)):
+        raise RuntimeError(f"ranks {there} answered, {list(range(ranks))} were wanted")

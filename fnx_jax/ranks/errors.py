@@ -9,5 +9,5 @@ class Disagreement(ValueError):
     """Ranks were started with unlike settings, files or versions; the message names the first and both values."""
 
 
-class Stranger(Exception):
+class Stranger(ValueError):
     """A connection that is no rank's: it speaks otherwise, or has another token."""

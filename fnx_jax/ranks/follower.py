@@ -9,7 +9,7 @@ from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.handshake import compare, greet
 from fnx_jax.ranks.link import Link
-from fnx_jax.ranks.messages import Commit, End, Round, Service
+from fnx_jax.ranks.messages import Commit, End, Ready, Round, Service
 from fnx_jax.ranks.steps import Called
 
 RETRY_S = 0.2
@@ -30,6 +30,7 @@ def join(
     except BaseException:
         channel.close()
         raise
+    channel.set_silence(group.start_silence_s)
     return Link(channel, 0, group.beat_s, on_lost, beat)
 
 
@@ -53,10 +54,17 @@ def service_port(link: Link, timeout_s: float) -> int:
     return message.port
 
 
-def follow(link: Link, steps: Called) -> None:
-    """Makes every call that rank 0 makes, in its order, until rank 0 ends. Raises RankLost, and what a call raises."""
+def follow(link: Link, steps: Called, silence_s: float) -> None:
+    """Makes every call that rank 0 makes, in its order, until rank 0 ends.
+
+    Args: silence_s: when rank 0 is lost once all serve.
+    Raises: RankLost, and what a call raises.
+    """
+    link.send(Ready())
     while True:
         match link.receive():
+            case Ready():
+                link.expect_signs(silence_s)
             case Round(plan):
                 steps.round(plan)
             case Commit(length):

@@ -9,7 +9,8 @@ class Group:
 
     host, port: where rank 0 listens. ranks: processes; rank: this one, from 0. token: shared secret; another one is
     refused. join_s: how long the others may take to appear.
-    beat_s: a sign of life is sent that often. silence_s: a rank that is not heard for so long is lost.
+    beat_s: a sign of life is sent that often. silence_s: a rank that is not heard for so long while all serve is lost;
+    start_silence_s: the same before, while compilers hold up everything else.
     """
 
     host: str
@@ -20,6 +21,7 @@ class Group:
     join_s: float = 300.0
     beat_s: float = 0.5
     silence_s: float = 3.0
+    start_silence_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.ranks < 2:

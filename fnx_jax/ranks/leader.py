@@ -71,10 +71,13 @@ class Leader:
         return spell_address(host, port)
 
     def wait_ready(self) -> None:
-        """Waits until every rank is warmed up. Raises RankLost."""
+        """Waits until every rank is warmed up, and tells them. Raises RankLost."""
         for _ in self._links:
             while not self._ready.acquire(timeout=LOOK_S):
                 self.check()
+        self.send(Ready())
+        for link in self._links.values():
+            link.expect_signs(self._group.silence_s)
 
     def end(self, why: str | None = None) -> None:
         """Ends every other rank and waits, not for long, until they are gone. why: a fault, None for an orderly end."""
@@ -115,6 +118,7 @@ class Leader:
         except Disagreement:
             channel.close()
             raise
+        channel.set_silence(self._group.start_silence_s)
         link = self._links[rank] = Link(channel, rank, self._group.beat_s, self._lose)
         threading.Thread(target=self._listen, args=(link,), name="fnx-followers", daemon=True).start()
 

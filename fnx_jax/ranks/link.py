@@ -64,6 +64,10 @@ class Link:
         """Lets longer records in from now on."""
         self._channel.most_bytes = most_bytes
 
+    def expect_signs(self, silence_s: float) -> None:
+        """From now on the other is lost when it is not heard for so long."""
+        self._channel.set_silence(silence_s)
+
     def check(self) -> None:
         """Raises RankLost where the other is lost."""
         if self.lost is not None:

@@ -30,7 +30,7 @@ class Service(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A follower is warmed up."""
+    """A follower is warmed up; from rank 0, all are, and serving begins."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -37,18 +37,27 @@ class Relay:
             outer = socket.create_connection(self._target)
         except OSError:
             return inner.close()
-        _start(_pump, inner, outer, True)
-        _start(_pump, outer, inner, False)
+        _start(_pass_there, inner, outer)
+        _start(_pass_back, outer, inner)
 
 
-def _pump(source: socket.socket, sink: socket.socket, tells: bool) -> None:
-    """Passes bytes on until the source ends. tells: whether the sink is told of the end."""
+def _pass_there(near: socket.socket, far: socket.socket) -> None:
+    """Until the near side ends, which ends the far one."""
+    with near, far:
+        _pump(near, far)
+        with contextlib.suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
+
+
+def _pass_back(far: socket.socket, near: socket.socket) -> None:
+    """Until the far side ends, of which the near one hears nothing."""
+    _pump(far, near)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(_PIECE):
             sink.sendall(data)
-    if tells:
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
 
 
 def _start(work, *arguments) -> None:

@@ -14,12 +14,12 @@ from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
 from checkpoints.errors import CheckpointError
-from fnx_jax.ranks.group import Group, parse_address
 from fnx_jax.ranks.steps import LeaderSteps
 from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
 from fnx_jax.serve.client import EngineClient
 from fnx_jax.serve.load import ModelSettings, load_warm, use_compilation_cache
 from fnx_jax.serve.logs import configure_logging
+from fnx_jax.serve.ranks.flags import define_rank_flags, read_group
 from fnx_jax.serve.ranks.following import Following
 from fnx_jax.serve.ranks.leading import Leading, LedEngine, run_leading
 from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_server
@@ -39,14 +39,7 @@ flags.DEFINE_multi_string("allowed_origins", [], "Browser origins that may call;
 flags.DEFINE_integer("context", None, "Positions of a prompt and its reply together.", 2, flag_values=FLAGS)
 flags.DEFINE_integer("lanes", 4, "Requests that run at once.", 1, 64, flag_values=FLAGS)
 flags.DEFINE_integer("tp", 1, "Devices that share the work, a power of two.", 1, flag_values=FLAGS)
-flags.DEFINE_string("coordinator", None, "HOST:PORT where rank 0 waits for the other ranks.", flag_values=FLAGS)
-flags.DEFINE_integer("ranks", 1, "Processes that serve as one, a power of two.", 1, flag_values=FLAGS)
-flags.DEFINE_integer("rank", 0, "Which of them this is; 0 serves HTTP.", 0, flag_values=FLAGS)
-flags.DEFINE_integer("local_device", 0, "Which of this host's devices a rank uses.", 0, flag_values=FLAGS)
-flags.DEFINE_string("rank_token_file", None, "File with a secret that all ranks share.", flag_values=FLAGS)
-flags.DEFINE_float(
-    "join_seconds", 300.0, "How long ranks wait for each other at the start.", 1.0, 1e6, flag_values=FLAGS
-)
+define_rank_flags(FLAGS)
 flags.DEFINE_string(
     "compilation_cache_dir",
     str(Path.home() / ".cache" / "fnx_jax"),
@@ -125,31 +118,6 @@ def _keys(given: Sequence[str], file: str | None) -> tuple[str, ...]:
     return (*given, *(key for key in keys if key))
 
 
-def _group() -> Group | None:
-    """This process's place among several, None where it serves alone."""
-    if FLAGS.coordinator is None:
-        if FLAGS.ranks != 1 or FLAGS.rank:
-            raise UsageError("--ranks and --rank need --coordinator=HOST:PORT")
-        return None
-    if FLAGS.tp not in (1, FLAGS.ranks):
-        raise UsageError(f"--tp={FLAGS.tp}: every rank has one device, and there are --ranks={FLAGS.ranks}")
-    try:
-        host, port = parse_address(FLAGS.coordinator)
-        return Group(host, port, FLAGS.ranks, FLAGS.rank, _token(FLAGS.rank_token_file), FLAGS.join_seconds)
-    except ValueError as error:
-        raise UsageError(f"--coordinator: {error}") from None
-
-
-def _token(file: str | None) -> bytes:
-    try:
-        token = Path(file).read_bytes().strip() if file is not None else b""
-    except OSError as error:
-        raise UsageError(f"--rank_token_file: {file}: {error}") from error
-    if file is not None and not token:
-        raise UsageError(f"--rank_token_file: {file} holds no token")
-    return token
-
-
 def _assets(folder: Path) -> TextAssets:
     assets = read_text_assets(folder)
     try:
@@ -224,7 +192,7 @@ def main(positional: list[str]) -> int:
         raise CheckpointError(f"{FLAGS.model}: no such folder")
     configure_logging(chosen.log_json, chosen.quiet)
     exits = [(CheckpointError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
-    model, group = model_settings(), _group()
+    model, group = model_settings(), read_group(FLAGS)
     if group is None:
         return run_server(chosen, lambda start: load_model(start, model), exits)
     model = replace(model, devices=group.ranks)

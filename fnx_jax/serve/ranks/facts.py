@@ -6,7 +6,6 @@ from importlib.metadata import version
 
 from checkpoints import open_store
 from fnx_jax import backend
-from fnx_jax.ranks.errors import Disagreement
 from fnx_jax.serve.load import ModelSettings
 from pallas_kernels.row_tiles import ROW_TILE
 
@@ -42,16 +41,3 @@ def facts(settings: ModelSettings) -> dict[str, str]:
 def _file_digest(settings: ModelSettings, name: str) -> str:
     path = settings.folder / name
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "missing"
-
-
-def require_like_devices(ranks: int) -> None:
-    """Starts the backend. Raises Disagreement where ranks have unlike devices, ValueError where not one each."""
-    import jax
-
-    devices = jax.devices()
-    if len(devices) != ranks:
-        raise ValueError(f"{len(devices)} devices on {ranks} ranks, one each was wanted")
-    for rank, device in enumerate(devices):
-        if device.device_kind != devices[0].device_kind:
-            kinds = f"{devices[0].device_kind} on rank 0, {device.device_kind} on rank {rank}"
-            raise Disagreement(f"device: {kinds}")

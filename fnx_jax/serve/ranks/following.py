@@ -12,12 +12,12 @@ from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.follower import follow, join, service_port
 from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.link import Link
-from fnx_jax.ranks.messages import Left, Ready, Stop, most_bytes
+from fnx_jax.ranks.messages import Left, Stop, most_bytes
 from fnx_jax.ranks.relay import Relay
 from fnx_jax.serve.lifecycle import SIGNALS
 from fnx_jax.serve.load import ModelSettings, load_warm, use_compilation_cache
 from fnx_jax.serve.progress import Progress
-from fnx_jax.serve.ranks.facts import facts, require_like_devices
+from fnx_jax.serve.ranks.facts import facts
 from fnx_jax.serve.ranks.leading import say
 from fnx_jax.serve.runner import DEVICE, OK, ExitCodes
 
@@ -82,7 +82,7 @@ class Following:
 
     def _follow(self) -> None:
         from fnx_jax.compilations import CompilationCounter
-        from fnx_jax.ranks.distributed import start_distributed
+        from fnx_jax.ranks.distributed import meet, start_distributed
 
         group, progress = self._group, Progress(self._quiet)
         where = spell_address(group.host, group.port)
@@ -91,15 +91,14 @@ class Following:
         say(f"Rank {group.rank} of {group.ranks} looks for rank 0 at {where}.")
         link = self._link = join(group, known, self._lose, lambda: self._compilations())
         start_distributed(group, Relay(group.host, service_port(link, group.join_s)).address, self._local_device)
-        require_like_devices(group.ranks)
+        meet(group.ranks)
         model = load_warm(self._settings, progress)
         progress.close()
         counter = CompilationCounter()
         self._compilations = lambda: counter.count
         link.allow(most_bytes(model.steps))
-        link.send(Ready())
         say(f"Ready: rank {group.rank} follows rank 0 at {where}.")
-        follow(link, model.steps)
+        follow(link, model.steps, group.silence_s)
 
     def _tell(self, why: str) -> None:
         if self._link is not None:

@@ -14,7 +14,7 @@ from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.leader import Leader
 from fnx_jax.serve.client import EngineClient
 from fnx_jax.serve.load import ModelSettings
-from fnx_jax.serve.ranks.facts import facts, require_like_devices
+from fnx_jax.serve.ranks.facts import facts
 from fnx_jax.serve.runner import DEVICE, OK, ExitCodes, ServerRun, StartUp
 from fnx_jax.serve.service import LoadedModel
 from fnx_jax.serve.settings import ServerSettings
@@ -41,7 +41,7 @@ class Leading:
 
     def open(self) -> Leader:
         """Lets the other ranks in and joins the devices. Raises Disagreement, RankLost, ValueError."""
-        from fnx_jax.ranks.distributed import start_distributed
+        from fnx_jax.ranks.distributed import meet, start_distributed
 
         where = spell_address(self._group.host, self._group.port)
         say(f"Waiting for {self._group.ranks - 1} more of {self._group.ranks} ranks at {where}.")
@@ -50,7 +50,7 @@ class Leading:
         except OSError as error:
             raise ValueError(f"--coordinator={where}: {error.strerror or error}") from error
         start_distributed(self._group, self.leader.offer_service(self._group.host), self._local_device)
-        require_like_devices(self._group.ranks)
+        meet(self._group.ranks)
         return self.leader
 
     def end(self, code: int) -> None:

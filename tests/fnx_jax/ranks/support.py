@@ -26,7 +26,9 @@ def free_port() -> int:
 
 def group(**changes: Any) -> Group:
     """Rank 0 of two, impatient."""
-    return replace(Group("127.0.0.1", free_port(), 2, 0, join_s=10, beat_s=0.05, silence_s=0.5), **changes)
+    return replace(
+        Group("127.0.0.1", free_port(), 2, 0, join_s=10, beat_s=0.05, silence_s=1.0, start_silence_s=1.0), **changes
+    )
 
 
 class Thread(threading.Thread):

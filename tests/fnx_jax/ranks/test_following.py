@@ -15,7 +15,7 @@ from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.follower import follow
 from fnx_jax.ranks.handshake import compare, greet
 from fnx_jax.ranks.leader import Leader
-from fnx_jax.ranks.messages import SMALL, Commit, Left, Ready, Stop, most_bytes
+from fnx_jax.ranks.messages import SMALL, Beat, Commit, Facts, Left, Ready, Stop, most_bytes
 from fnx_jax.ranks.steps import LeaderSteps
 from tests.fnx_jax.ranks.support import FACTS, Losses, RecordedSteps, Thread, group, pair
 from tests.fnx_jax.ranks.test_messages import same
@@ -38,8 +38,7 @@ def test_both_ranks_run_the_same_rounds_and_end_together():
 
     def other() -> None:
         link.allow(most_bytes(theirs))
-        link.send(Ready())
-        follow(link, theirs)
+        follow(link, theirs, 1.0)
 
     following = Thread(other)
     leader.wait_ready()
@@ -82,7 +81,7 @@ def test_a_follower_that_vanishes_is_lost_at_once_and_no_round_is_sent_to_it():
 
 def test_rank_0_that_vanishes_is_lost_at_once():
     leader, link, _, lost_by_one = pair(group())
-    following = Thread(lambda: follow(link, RecordedSteps()))
+    following = Thread(lambda: follow(link, RecordedSteps(), 1.0))
     leader._links[1]._channel.close()
     assert lost_by_one.wait().startswith("rank 0 is lost: ")
     with pytest.raises(RankLost):
@@ -118,6 +117,20 @@ def test_a_silent_rank_is_lost_though_its_connection_stands():
     channel.close()
 
 
+def test_a_start_may_be_silent_for_longer_than_a_server():
+    zero, lost = group(silence_s=0.3, start_silence_s=60), Losses()
+    other = Thread(lambda: silent_follower(zero))
+    leader = Leader(zero, FACTS, lost)
+    channel = other.result()
+    time.sleep(0.5)
+    assert not lost.told
+    channel.send(Ready())
+    leader.wait_ready()
+    channel.send(Beat(0))  # ends the wait that began before
+    assert lost.wait() == "rank 1 is lost: no sign of life in time"
+    channel.close()
+
+
 @pytest.mark.parametrize(
     ("data", "word"),
     [
@@ -139,9 +152,9 @@ def test_a_record_that_is_too_long_or_none_loses_the_rank(data, word):
 
 def test_a_follower_refuses_calls_that_are_none():
     leader, link, *_ = pair(group())
-    leader.send(Ready())
-    with pytest.raises(RankLost, match="sent a Ready"):
-        follow(link, RecordedSteps())
+    leader.send(Facts({}))
+    with pytest.raises(RankLost, match="sent a Facts"):
+        follow(link, RecordedSteps(), 1.0)
     leader.end()
     link.close()
 

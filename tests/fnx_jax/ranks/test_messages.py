@@ -9,7 +9,7 @@ import pytest
 from fnx_jax.engine.fake import FakeSteps
 from fnx_jax.engine.steps import Draw, RoundPlan, Score
 from fnx_jax.ranks.errors import RankLost
-from fnx_jax.ranks.messages import Beat, Commit, Facts, Round, decode, encode, most_bytes
+from fnx_jax.ranks.messages import Beat, Commit, Round, decode, encode, most_bytes
 
 VOCABULARY = 64
 
@@ -104,4 +104,3 @@ def test_an_array_of_another_dtype_is_not_sent():
 def test_the_largest_round_fits_its_bound():
     steps = FakeSteps(lanes=2, context=16, page=8, vocabulary=VOCABULARY, max_rows=16)
     assert len(encode(Round(plan(draws=16)))) < most_bytes(steps)
-    assert len(encode(Facts({"a": "b"}))) < 20

@@ -17,6 +17,8 @@ def facts(settings: ModelSettings) -> dict[str, str]:
     import jax
     import jaxlib
 
+    from fnx_jax.loading import MAX_ROWS, PAGE
+
     store = open_store(settings.folder)
     try:
         digest = store.digest()
@@ -33,6 +35,8 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "dtype": settings.dtype or "served",
         "lanes": str(settings.lanes),
         "context": "default" if settings.context is None else str(settings.context),
+        "max_rows": str(MAX_ROWS),
+        "page": str(PAGE),
         "draft_head": str(settings.draft_head),
         "self_test": str(settings.self_test),
     }

@@ -44,7 +44,12 @@ def fake_replies() -> str | None:
     unstopped = _serve(1, 1, None, stops=False)
     drafts = proposals({name: reply[0] for name, reply in unstopped.items()}, VOCABULARY, most=7)
     wanted = _serve(1, 1, None)
-    runs = (("chunk of 11", 11, 1, None), ("solo", 7, 6, None), ("plain", 512, 1, drafts), ("plain, solo", 7, 6, drafts))
+    runs = (
+        ("chunk of 11", 11, 1, None),
+        ("solo", 7, 6, None),
+        ("plain", 512, 1, drafts),
+        ("plain, solo", 7, 6, drafts),
+    )
     for claim, chunk, streams, proposed in runs:
         try:
             with _quiet():
@@ -71,7 +76,8 @@ def _quiet() -> Iterator[None]:
 def _parting(wanted: Reply, found: Reply) -> str:
     pairs = zip(wanted[0], found[0], strict=False)
     first = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(wanted[0]), len(found[0])))
-    return f"reply token {first}; {len(wanted[0])} tokens, {wanted[1]} {wanted[2]}, and {len(found[0])}, {found[1]} {found[2]}"
+    ends = [f"{len(tokens)} tokens, {reason} {stop or ''}".strip() for tokens, reason, stop in (wanted, found)]
+    return f"reply token {first}; {ends[1]}, not {ends[0]}"
 
 
 def _serve(chunk: int, streams: int, drafts: Drafts | None, stops: bool = True) -> dict[str, Reply]:

@@ -1,4 +1,4 @@
-"""Host side: replies of unlike requests, by tokens, ends and the logits behind them, in company, chunks and with drafts.
+"""Host side: replies of unlike requests, by tokens, ends and logits: in company, in chunks and with drafts.
 
 The requests of a cell of the proof share one way of drawing; these do not, since a tile's rows may each have their own.
 """

@@ -58,7 +58,9 @@ def round_plan(steps: DeviceSteps, pieces: Sequence[Piece]) -> RoundPlan:
     border = [piece.stop if piece.certain is None else piece.certain for piece in pieces]
     return RoundPlan(
         token_B=np.concatenate([piece.token_T[piece.start : piece.stop] for piece in pieces]).astype(np.int32),
-        lane_B=np.concatenate([np.full(len(p), piece.lane, np.int32) for p, piece in zip(position, pieces, strict=True)]),
+        lane_B=np.concatenate(
+            [np.full(len(p), piece.lane, np.int32) for p, piece in zip(position, pieces, strict=True)]
+        ),
         position_B=np.concatenate(position),
         speculative_B=np.concatenate([p >= b for p, b in zip(position, border, strict=True)]),
         history_BN=np.concatenate(

@@ -1,4 +1,4 @@
-"""Traced: wrong twins that every run shares: the order of ties, what is rounded, what is sorted. Read next: programs.py."""
+"""Traced: wrong twins that every run shares: the order of ties, what is rounded, what is sorted."""
 
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ import numpy as np
 from fnx_jax.families.flash_next import moe
 from fnx_jax.families.flash_next.sparse_attention import op
 from fnx_jax.lanes import sampling
-from fnx_jax.lanes.sampling import DrawParams
+from fnx_jax.lanes.scaled import DrawParams
 
 ROWS = 16
 

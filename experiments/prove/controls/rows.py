@@ -47,7 +47,8 @@ def run(steps: DeviceSteps, pieces: Sequence[Piece]) -> Float[np.ndarray, "B V"]
     logits = []
     for tile in cut(plan):
         streams = steps.run_tile(plan, tile, embeddings)
-        logits.append(np.asarray(steps.programs.logits(steps.device.params, streams))[: tile.live])
+        slices = steps.programs.logits(steps.device.params, streams)
+        logits.append(np.asarray(steps.programs.whole(slices))[: tile.live])
     return np.concatenate(logits)
 
 

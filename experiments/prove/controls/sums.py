@@ -1,14 +1,13 @@
-"""Traced: wrong twins of what is split over devices and of the sums that cross them. Read next: draws.py."""
+"""Traced: wrong twins of what is split over devices and of the sums that cross them. Read next: vocabulary.py."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from experiments.prove.controls.control import Control, Plant, planted
 from experiments.prove.controls.ranks import four_ranks, two_ranks
 from fnx_jax import collectives
 from fnx_jax.axes import RANKS
-from fnx_jax.families.flash_next import moe, sparse_attention, weights
+from fnx_jax.families.flash_next import moe, sparse_attention
 from pallas_kernels import leaf_tree
 from pallas_kernels.dense_matmul import linear
 from pallas_kernels.leaf_tree import op as leaf_op
@@ -49,12 +48,6 @@ def split_by_inputs(out_BHK, gate_BHK, params, config, shards):
     first = jax.lax.axis_index(RANKS) * heads.shape[1]
     own = jax.lax.dynamic_slice_in_dim(params.o, first, heads.shape[1], axis=1)
     return jax.lax.psum(linear(heads, own)[:, : config.hidden], RANKS)
-
-
-def vocabulary_in_odd_columns(config, shards):
-    """Deals the head by equal counts of ids instead of whole blocks."""
-    border = [config.vocabulary * rank // shards.ranks for rank in range(shards.ranks + 1)]
-    return [np.arange(start, stop) for start, stop in zip(border[:-1], border[1:], strict=True)]
 
 
 def library_product_sum(a, b, axis=-1):
@@ -98,13 +91,6 @@ CONTROLS: tuple[Control, ...] = (
         "attention's output projection is split over its inputs and summed over ranks",
         two_ranks,
         Plant(sparse_attention, "attention_output", split_by_inputs),
-    ),
-    planted(
-        "vocabulary_in_odd_columns",
-        "5",
-        "the head is dealt by counts of ids, not by whole blocks",
-        two_ranks,
-        Plant(weights, "vocabulary_columns", vocabulary_in_odd_columns),
     ),
     planted(
         "library_sum_in_norms",

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 
 from experiments.prove.controls.control import Control, Plant, planted
 from experiments.prove.controls.definitions import drawn_ties, expert_sums, kept_blocks, router_picks, widened_draws
+from fnx_jax import vocabulary_slices
 from fnx_jax.families.flash_next import moe
 from fnx_jax.lanes import sampling
 from pallas_kernels import sparse_attention as op
 from pallas_kernels.leaf_tree import op as leaf_op
 
-ROUTE, KEEP_BLOCKS, LEAF_SUMS = moe.route, op.keep_blocks, leaf_op.leaf_sums
+ROUTE, KEEP_BLOCKS, LEAF_SUMS, KEPT_CANDIDATES = moe.route, op.keep_blocks, leaf_op.leaf_sums, sampling.kept_candidates
 
 
 def route_upwards(x_BD, gate_ED, active, normalise):
@@ -25,14 +26,15 @@ def keep_upwards(score_BN, seen_B, keep):
     return KEEP_BLOCKS(jnp.where(score_BN >= 0, score_BN + jnp.float32(1e-4) * block, score_BN), seen_B, keep)
 
 
-def last_largest(score_BK, ids_BK):
+def last_largest(scores_BK, ids_BK):
     """The highest id among the largest scores."""
-    return jnp.where(score_BK == score_BK.max(axis=1, keepdims=True), ids_BK, -1).max(axis=1)
+    return jnp.where(scores_BK == scores_BK.max(axis=1, keepdims=True), ids_BK, -1).max(axis=1)
 
 
-def draw_unwidened(scaled, params, ordered_B, count):
-    """Draws among the first candidates alone."""
-    return sampling._draw_candidates(scaled, params, count)[0]
+def candidates_complete(scaled, params, count):
+    """Takes what is kept among the first candidates for all that is kept."""
+    *kept, complete_B = KEPT_CANDIDATES(scaled, params, count)
+    return *kept, jnp.ones_like(complete_B)
 
 
 def sums_rounded_late(out_BAD, weight_BA, expert_BA, experts, leaves):
@@ -75,14 +77,14 @@ CONTROLS: tuple[Control, ...] = (
         "3.3",
         "of ids with one score the higher is drawn",
         drawn_ties,
-        Plant(sampling, "_first_largest", last_largest),
+        Plant(vocabulary_slices, "first_largest", last_largest),
     ),
     planted(
         "candidates_not_widened",
         "3.5",
         "a nucleus is cut off at the ids that were sorted first",
         widened_draws,
-        Plant(sampling, "_draw_ordered", draw_unwidened),
+        Plant(sampling, "kept_candidates", candidates_complete),
     ),
     planted(
         "products_rounded_late",

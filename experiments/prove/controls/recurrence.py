@@ -21,7 +21,7 @@ def taps_of_this_tile(ring_LRC, lane_B, position_B, taps, dilation):
     """A convolution that sees only rows of the tile at hand: what lies behind its first row counts as zero."""
     found_BTC = TAPS(ring_LRC, lane_B, position_B, taps, dilation)
     wanted_BT = position_B[:, None] - jnp.arange(taps - 1, -1, -1, dtype=jnp.int32)[None, :] * dilation
-    same = (lane_B[:, None, None] == lane_B) & (wanted_BT[:, :, None] == position_B)
+    same = (lane_B[:, None, None] == lane_B[None, None]) & (wanted_BT[:, :, None] == position_B[None, None])
     return jnp.where(same.any(axis=2)[:, :, None], found_BTC, jnp.float32(0))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.prove.controls.rows import Piece, difference, prompts, run, spoil, tiny_steps
 from fnx_jax.lanes.rounds import DeviceSteps
+from fnx_jax.lanes.state import emptied
 
 ROWS = 45
 CUTS = ((5, 10, 15, 20, 25, 30, 35, 40), (1, 2, 3, 4, 21, 38), (17, 34))
@@ -34,10 +35,9 @@ def streams() -> str | None:
 
 
 def _parts(steps: DeviceSteps, tokens: Prompts) -> Iterator[Part]:
-    yield from _chunks(steps, tokens)
-    yield from _company(steps, tokens)
-    yield from _windows(steps, tokens)
-    yield from _lanes_used_before(steps, tokens)
+    for part in (_chunks, _company, _windows, _lanes_used_before):
+        steps.state = emptied(steps.state)  # what a lane holds from the same tokens would hide what is not written
+        yield from part(steps, tokens)
 
 
 def _chunks(steps: DeviceSteps, tokens: Prompts) -> Iterator[Part]:
@@ -74,6 +74,8 @@ def _windows(steps: DeviceSteps, tokens: Prompts) -> Iterator[Part]:
 
 
 def _lanes_used_before(steps: DeviceSteps, tokens: Prompts) -> Iterator[Part]:
+    run(steps, [Piece(1, tokens[2], 0, ROWS)])
+    yield "solo, after another stream", 1, 0, run(steps, [Piece(1, tokens[1], 0, ROWS)])
     spoil(steps)
     yield "solo, after a stream of NaN", 1, 0, run(steps, [Piece(1, tokens[1], 0, ROWS)])
     spoil(steps)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from experiments.prove.cells import Cell
 from experiments.prove.compare import Difference
@@ -21,9 +22,12 @@ CLAIMS: Mapping[str, Callable[[Cell], bool]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """A cell that ran. unexercised: what it failed to put to the test. error: where it did not run to its end."""
+    """A cell that ran. unexercised: what it failed to put to the test. error: where it did not run to its end.
 
-    cell: Cell
+    cell: a `Cell`, or an `http.HttpCell`.
+    """
+
+    cell: Any
     differences: tuple[Difference, ...] = ()
     unexercised: tuple[str, ...] = ()
     margin: float = float("inf")

@@ -11,13 +11,14 @@ from experiments.prove.record import Recording, Reply
 class Difference:
     """The first difference of a reply.
 
-    position: of the token whose row or draw differs. what: which of both, or that a side has no such row, or that the
-    replies end otherwise. place: the first layer that differs, with the position of its row, where it was looked for.
+    position: of the token whose row or draw differs; of replies without ids, of the character. what: "logits" or the
+    "token" drawn from them; "missing", one side has no such row; "finish", the replies end otherwise; "text".
+    place: the first layer that differs, with the position of its row, where it was looked for.
     """
 
     request: str
     position: int
-    what: Literal["logits", "token", "missing", "finish"]
+    what: Literal["logits", "token", "missing", "finish", "text"]
     place: str | None = None
 
     def __str__(self) -> str:

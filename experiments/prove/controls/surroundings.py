@@ -1,37 +1,39 @@
-"""Host side: two layers as one program against each half of a layer a program of its own, bit for bit."""
-
-from dataclasses import replace
+"""Host side: norms at the widths of the real model, alone and in the middle of a larger program, bit for bit."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from experiments.prove.controls.rows import Piece, prompts, round_plan, tiny_steps
-from fnx_jax.lanes.rounds import DeviceSteps
-from fnx_jax.lanes.state import emptied
-from fnx_jax.lanes.tiles import cut
+from pallas_kernels import norms
+from pallas_kernels.norms.shapes import SHAPES
 
-LAYERS, ROWS = 2, 13
+ROWS, EPS = 16, 1e-6
+WIDTHS = ("streams", "query_heads", "delta_heads")
 
 
 def surroundings() -> str | None:
-    """Streams and state after a recurrent layer and an attention layer."""
-    steps = tiny_steps("silu_two_ple")
-    params = replace(steps.device.params, layers=steps.device.params.layers[:LAYERS])
-    short = replace(steps, device=replace(steps.device, params=params))
-    whole = replace(short, layered=False, state=emptied(steps.state))
-    (ids,) = prompts(steps, 1, ROWS, seed=17)
-    apart, together = _after(short, ids), _after(whole, ids)
-    for name, value in apart.items():
-        unequal = int((value.view(np.uint32) != together[name].view(np.uint32)).sum())
-        if unequal:
-            return f"one program: {unequal} of {value.size} numbers differ in {name} after {LAYERS} layers"
+    """Rows that are gathered, normed and added to, as one program and as three."""
+    for number, name in enumerate(WIDTHS):
+        groups, width = SHAPES[name].groups, SHAPES[name].width
+        rng = np.random.default_rng(number)
+        stored, added = (rng.standard_normal((ROWS, groups, width)).astype(np.float32) for _ in range(2))
+        weight = rng.standard_normal((groups, width)).astype(np.float32)
+        order = rng.permutation(ROWS).astype(np.int32)
+        apart = jax.jit(_add)(jax.jit(_norm)(jax.jit(_gather)(stored, order), weight), added)
+        together = jax.jit(lambda *a: _add(_norm(_gather(a[0], a[1]), a[2]), a[3]))(stored, order, weight, added)
+        unequal = np.argwhere(np.asarray(apart) != np.asarray(together))
+        if len(unequal):
+            return f"norm of {name}: {len(unequal)} of {stored.size} numbers differ, first in row {unequal[0][0]}"
     return None
 
 
-def _after(steps: DeviceSteps, ids: np.ndarray) -> dict[str, np.ndarray]:
-    plan = round_plan(steps, [Piece(0, ids, 0, ROWS)])
-    (tile,) = cut(plan)
-    streams = steps.run_tile(plan, tile, steps.device.ngrams.embeddings(plan.token_B, plan.history_BN))
-    leaves = jax.tree_util.tree_flatten_with_path(steps.state)[0]
-    values = {f"state{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
-    return {"streams": np.asarray(streams)[:ROWS], **values}
+def _gather(stored: jax.Array, order: jax.Array) -> jax.Array:
+    return stored[order]
+
+
+def _norm(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    return norms.centred_rms(rows, weight, EPS)
+
+
+def _add(rows: jax.Array, added: jax.Array) -> jax.Array:
+    return jnp.add(rows, added)

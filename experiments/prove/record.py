@@ -100,8 +100,9 @@ def _heads_seen(steps: DeviceSteps, seen: list[Any]) -> Iterator[None]:
     programs = steps.programs
 
     def logits(params: Any, streams: Any) -> Any:
-        seen.append(programs.logits(params, streams))
-        return seen[-1]
+        slices = programs.logits(params, streams)
+        seen.append(programs.whole(slices))
+        return slices
 
     steps.programs = replace(programs, logits=logits)
     try:

@@ -11,14 +11,15 @@ from pathlib import Path
 from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
-from experiments.prove.report import Proof, print_proof, require_rich, write_json
+from experiments.prove.report import Proof, print_proof, proof_receipt, require_rich, write_json
+from experiments.receipts import write_receipt
 
 EXIT_RED, EXIT_DOES_NOT_FIT, EXIT_DEVICE = 1, 4, 5
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)
 flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches float32.", flag_values=FLAGS)
-flags.DEFINE_list("tp", ["1", "2", "4"], "Numbers of devices, powers of two.", flag_values=FLAGS)
+flags.DEFINE_list("tp", None, "Numbers of devices; by default those of 1, 2 and 4 that there are.", flag_values=FLAGS)
 flags.DEFINE_integer("seed", 0, "Seed of prompts and draws.", 0, 2**31 - 1, flag_values=FLAGS)
 flags.DEFINE_bool("quick", False, "Fewer and shorter cells.", flag_values=FLAGS)
 flags.DEFINE_bool("full", False, "Every combination instead of every pair.", flag_values=FLAGS)
@@ -27,6 +28,7 @@ flags.DEFINE_string("url", None, "Compare replies of a server over HTTP instead.
 flags.DEFINE_string("api_key", None, "With --url: the key that requests carry.", flag_values=FLAGS)
 flags.DEFINE_bool("controls", False, "Show that deliberately wrong programs are found out.", flag_values=FLAGS)
 flags.DEFINE_string("json", None, "File for everything that was found.", flag_values=FLAGS)
+flags.DEFINE_bool("receipt", False, "Write a receipt into experiments/results.", flag_values=FLAGS)
 flags.DEFINE_string(
     "compilation_cache_dir",
     str(Path.home() / ".cache" / "fnx_jax"),
@@ -50,6 +52,8 @@ def main(positional: list[str]) -> int:
     print_proof(proof)
     if FLAGS.json:
         write_json(proof, Path(FLAGS.json))
+    if FLAGS.receipt:
+        print(f"receipt: {write_receipt(proof_receipt(proof, _device()))}")
     return 0 if proof.green else EXIT_RED
 
 
@@ -59,12 +63,25 @@ def _check_flags() -> None:
         raise UsageError(f"--{' and --'.join(kinds)} exclude each other")
     if FLAGS.url is not None and FLAGS.controls:
         raise UsageError("--controls run in this process, not at --url")
+    if FLAGS.receipt and (FLAGS.url is not None or FLAGS.controls):
+        raise UsageError("--receipt is for runs of a model in this process")
     if FLAGS.json and not Path(FLAGS.json).absolute().parent.is_dir():
         raise UsageError(f"--json: {Path(FLAGS.json).absolute().parent}: no such folder")
 
 
-def device_counts(texts: list[str]) -> list[int]:
-    """--tp as numbers, ascending, with 1, the reference, always among them. Raises UsageError unless powers of two."""
+def _device() -> str:
+    import jax
+
+    return jax.devices()[0].device_kind
+
+
+def device_counts(texts: list[str] | None) -> list[int] | None:
+    """--tp as numbers, None for none: ascending, and always with 1, the reference.
+
+    Raises: UsageError unless all are powers of two.
+    """
+    if texts is None:
+        return None
     try:
         counts = sorted({int(text) for text in texts})
     except ValueError:
@@ -106,11 +123,11 @@ def _http(begin_s: float) -> Proof:
 
 
 def _controls() -> int:
-    from experiments.prove.library import prepare_jax
+    from experiments.prove.library import DEVICE_COUNTS, prepare_jax
     from experiments.prove.show_controls import all_controls, show
 
     controls = all_controls()
-    prepare_jax(max(device_counts(FLAGS.tp)), FLAGS.compilation_cache_dir)
+    prepare_jax(max(device_counts(FLAGS.tp) or DEVICE_COUNTS), FLAGS.compilation_cache_dir)
     return 0 if show(controls, lambda line: print(line, flush=True)) else EXIT_RED
 
 

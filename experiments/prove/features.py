@@ -12,6 +12,8 @@ from experiments.prove.cells import AXES, Cell, Value
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.scheduler import Scheduler
+from fnx_jax.engine.status import EngineStatus
+from fnx_jax.engine.steps import RoundOutput, RoundPlan
 from fnx_jax.lanes.programs import Programs
 from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.loading import load
@@ -33,10 +35,12 @@ class Feature:
 FEATURES: Mapping[tuple[str, Value], Feature] = {
     ("drafts", "head"): Feature("drafts by the draft head", ("device",), ("draft", "mtp", "propose", "absorb")),
     ("start", "resumed"): Feature(
-        "the prompt cache", ("load", "engine", "device"), ("cache", "kept", "keep", "resume")
+        "the prompt cache", ("load", "engine", "device"), ("prompt_cache", "cached", "kept", "resum", "restore")
     ),
     ("prefill", "deep"): Feature("deep prefill", ("load", "engine", "device"), ("deep", "segment")),
-    ("place", "offloaded"): Feature("offloaded experts", ("load", "device"), ("offload", "resident", "lines", "place")),
+    ("place", "offloaded"): Feature(
+        "offloaded experts", ("load", "engine", "device"), ("offload", "resident", "lines")
+    ),
 }
 RUNNABLE = {axis: tuple(v for v in values if (axis, v) not in FEATURES) for axis, values in AXES.items()}
 """The values that suite.py runs. Who brings a feature takes it out of FEATURES and teaches suite.py to run it."""
@@ -44,8 +48,9 @@ RUNNABLE = {axis: tuple(v for v in values if (axis, v) not in FEATURES) for axis
 
 def surface() -> dict[str, frozenset[str]]:
     """The names that the system shows at each place where a feature could appear."""
-    engine = {*_parameters(Engine), *_parameters(Scheduler), *_fields(EngineConfig)}
-    device = {*_fields(DeviceSteps), *_fields(Programs), *(name for name in vars(DeviceSteps) if name[0] != "_")}
+    engine = {*_parameters(Engine), *_parameters(Scheduler), *_fields(EngineConfig), *_fields(EngineStatus)}
+    device = {*_fields(DeviceSteps), *_fields(Programs), *_fields(RoundPlan), *_fields(RoundOutput)}
+    device |= {name for name in vars(DeviceSteps) if name[0] != "_"}
     return {"load": frozenset(_parameters(load)), "engine": frozenset(engine), "device": frozenset(device)}
 
 

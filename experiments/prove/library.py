@@ -8,18 +8,26 @@ from pathlib import Path
 import jax
 
 import fnx_jax
+from checkpoints import open_store
 from checkpoints.errors import CheckpointError
 from experiments.prove.claims import tally, waiting
 from experiments.prove.plan import Size, make_plan
+from experiments.prove.record import digest
 from experiments.prove.report import Proof
 from experiments.prove.suite import Suite
+from fnx_jax.families import FAMILIES
 from fnx_jax.model import Model
 
 LANES = 4
+CONTEXT = 128
+"""Positions of a lane are a multiple of it, so that runs of several sizes share their compiled programs."""
+
+
+DEVICE_COUNTS = (1, 2, 4)
 
 
 class NotLoaded(ValueError):
-    """The checkpoint does not allow what was asked for: so many devices, so long a context."""
+    """Neither this machine nor the checkpoint allows what was asked for: so many devices, so long a context."""
 
 
 def prepare_jax(devices: int, cache_dir: str) -> None:
@@ -30,11 +38,36 @@ def prepare_jax(devices: int, cache_dir: str) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
 
 
+def device_counts(path: str, asked: Sequence[int] | None) -> list[int]:
+    """The numbers of devices to prove at; where none are asked for, those of 1, 2 and 4 that this machine has.
+
+    Raises: CheckpointError for a folder without a known config.json; NotLoaded where a number cannot be had.
+    """
+    store = open_store(path)
+    try:
+        values = store.config or {}
+    finally:
+        store.close()
+    family = FAMILIES.get(values.get("model_type", ""))
+    if family is None:
+        raise CheckpointError(f"{path}: no config.json of a known model_type; known: {', '.join(FAMILIES)}")
+    config, there = family.read_config(values), len(jax.devices())
+    counts = list(asked) if asked else [count for count in DEVICE_COUNTS if count <= there]
+    for count in counts:
+        if count > there:
+            raise NotLoaded(f"devices={count}, but this machine has {there}")
+        try:
+            family.deal(config, count)
+        except ValueError as error:
+            raise NotLoaded(str(error)) from error
+    return counts
+
+
 def prove_library(
     path: str,
     dtype: str | None,
     size: Size,
-    tp: Sequence[int],
+    asked: Sequence[int] | None,
     seed: int,
     cache_dir: str,
     progress: Callable[[str], None],
@@ -42,14 +75,15 @@ def prove_library(
 ) -> Proof:
     """Runs a plan on a checkpoint.
 
-    Args: tp: numbers of devices, 1 among them. cache_dir: for compiled programs, empty for none.
+    Args: asked: numbers of devices, 1 among them, or None. cache_dir: for compiled programs, empty for none.
     Raises: CheckpointError; NotLoaded; whatever the device raised outside of a cell.
     """
     if not Path(path).is_dir():
         raise CheckpointError(f"{path}: no such folder")
-    prepare_jax(max(tp), cache_dir)
+    prepare_jax(max(asked or DEVICE_COUNTS), cache_dir)
+    tp = device_counts(path, asked)
     plan = make_plan(size, tp, seed)
-    context = -(-plan.workload.positions // 64) * 64
+    context = -(-plan.workload.positions // CONTEXT) * CONTEXT
     fingerprints = {}
 
     def load(devices: int) -> Model:
@@ -61,7 +95,8 @@ def prove_library(
         fingerprints[devices] = asdict(model.fingerprint) | {"checkpoint": model.checkpoint_digest}
         return model
 
-    results = Suite(load, plan.workload, progress).run(plan)
+    suite = Suite(load, plan.workload, progress)
+    results = suite.run(plan)
     return Proof(
         subject=path,
         tallies=tally(results, plan.not_run, plan.left_out),
@@ -69,4 +104,5 @@ def prove_library(
         unchecked=waiting(plan.not_run),
         seconds=time.perf_counter() - begin_s,
         facts={"fingerprints": fingerprints, "size": size, "tp": list(tp), "seed": seed, "dtype": dtype or "served"},
+        hashes={sampling: digest(recording) for sampling, recording in suite.references.items()},
     )

@@ -57,8 +57,17 @@ class Recording:
 def describe_row(logits_V: Float[np.ndarray, " V"]) -> Row:
     """Digests one row of raw logits."""
     second, first = np.partition(logits_V, -2)[-2:]
-    digest = hashlib.blake2b(logits_V.tobytes(), digest_size=16).hexdigest()
-    return Row(digest=digest, best=int(np.argmax(logits_V)), margin=float(first - second))
+    bits = hashlib.blake2b(logits_V.tobytes(), digest_size=16).hexdigest()
+    return Row(digest=bits, best=int(np.argmax(logits_V)), margin=float(first - second))
+
+
+def digest(recording: Recording) -> str:
+    """Sixteen hex digits over every reply's tokens and the bits of its logits."""
+    held = [
+        (name, reply.tokens, [(at, row.digest) for at, row in reply.rows.items()])
+        for name, reply in recording.replies.items()
+    ]
+    return hashlib.blake2b(repr(held).encode(), digest_size=8).hexdigest()
 
 
 class Recorder:
@@ -91,8 +100,9 @@ def _heads_seen(steps: DeviceSteps, seen: list[Any]) -> Iterator[None]:
     programs = steps.programs
 
     def logits(params: Any, streams: Any) -> Any:
-        seen.append(programs.logits(params, streams))
-        return seen[-1]
+        slices = programs.logits(params, streams)
+        seen.append(programs.whole(slices))
+        return slices
 
     steps.programs = replace(programs, logits=logits)
     try:

@@ -3,17 +3,18 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from checkpoints.commands import UsageError
 from experiments.prove.claims import Result, Tally, Unchecked, green
+from experiments.receipts import Receipt, make_receipt
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One run. subject: model or address. facts: fingerprint, versions and the like, by name."""
+    """One run. subject: model or address. facts: fingerprints and settings by name. hashes: of the references."""
 
     subject: str
     tallies: Sequence[Tally]
@@ -21,6 +22,7 @@ class Proof:
     unchecked: Sequence[Unchecked]
     seconds: float
     facts: Mapping[str, Any]
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def green(self) -> bool:
@@ -90,11 +92,28 @@ def write_json(proof: Proof, path: Path) -> None:
         "green": proof.green,
         "seconds": proof.seconds,
         "facts": dict(proof.facts),
+        "hashes": dict(proof.hashes),
         "claims": [asdict(line) for line in proof.tallies],
         "unchecked": [asdict(item) for item in proof.unchecked],
         "cells": [asdict(result) for result in proof.results],
     }
     path.write_text(json.dumps(_finite(value), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def proof_receipt(proof: Proof, device: str) -> Receipt:
+    """The run as a receipt. Raises ReceiptError."""
+    figures = {
+        line.claim: {"cells": line.cells, "equal": line.equal, "unequal": line.unequal, "unchecked": line.unchecked}
+        for line in proof.tallies
+    }
+    return make_receipt(
+        f"prove-{Path(proof.subject).name}",
+        device,
+        {"claims": figures, "green": proof.green, "cells": len(proof.results), "wall_s": round(proof.seconds, 1)},
+        fingerprint=proof.facts,
+        hashes=proof.hashes,
+        margins={line.claim: line.margin for line in proof.tallies if math.isfinite(line.margin)},
+    )
 
 
 def _finite(value: Any) -> Any:

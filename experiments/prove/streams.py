@@ -53,5 +53,5 @@ class Workload:
 
 ORDINARY = Workload(prompts=(70, 37, 5, 18), replies=(8, 10, 16, 12))
 SHORT = Workload(prompts=(35, 18, 5, 16), replies=(5, 6, 8, 6))
-ORIGIN = Workload(prompts=(400, 380, 390, 370), replies=(32, 32, 32, 32))
+ORIGIN = Workload(prompts=(384, 256, 128, 192), replies=(24, 24, 24, 24))
 """What is served by default, by --quick, and by --preset=origin: long prompts, replies compared to their end."""

@@ -84,5 +84,6 @@ def run(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
     logits = []
     for tile in cut(planned):
         streams = steps.run_tile(planned, tile, ngram)
-        logits.append(np.asarray(steps.programs.logits(steps.device.params, streams))[: tile.live])
+        slices = steps.programs.logits(steps.device.params, streams)
+        logits.append(np.asarray(steps.programs.whole(slices))[: tile.live])
     return np.concatenate(logits)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from checkpoints.commands import UsageError, execute
+from checkpoints.errors import CheckpointError
 from experiments.prove import __main__ as command
-from experiments.prove import show_controls
+from experiments.prove import library, show_controls
 from experiments.prove.report import Proof
 
 
@@ -22,6 +23,7 @@ def run(*arguments):
         (["--tp=two"], "numbers"),
         (["--quick", "--full"], "exclude"),
         (["--url=http://x", "--controls"], "--url"),
+        (["--receipt", "--url=http://x"], "--receipt"),
         (["--json=/no/such/folder/x.json"], "no such folder"),
     ],
 )
@@ -59,6 +61,19 @@ def test_red_and_green_are_exit_codes(unequal, code, monkeypatch, tmp_path):
     monkeypatch.setattr("experiments.prove.library.prove_library", prove)
     assert run("--tp=4,2", "--preset=origin", f"--json={tmp_path / 'x.json'}") == code
     assert asked[0][2:4] == ("origin", [1, 2, 4]) and (tmp_path / "x.json").is_file()
+
+
+@pytest.mark.parametrize(("name", "asked", "word"), [("base", [1, 8], "has 4"), ("base", [3], "power of two")])
+def test_devices_that_cannot_be_had_are_refused_before_anything_is_loaded(name, asked, word, golden):
+    with pytest.raises(library.NotLoaded, match=word):
+        library.device_counts(str(golden / name), asked)
+
+
+def test_the_devices_that_there_are(golden, tmp_path):
+    assert library.device_counts(str(golden / "base"), None) == [1, 2, 4]
+    assert library.device_counts(str(golden / "base"), [1, 2]) == [1, 2]
+    with pytest.raises(CheckpointError):
+        library.device_counts(str(tmp_path), None)
 
 
 @dataclass(frozen=True)

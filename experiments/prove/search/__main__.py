@@ -68,8 +68,14 @@ def search() -> int:
     figures = log.figures(numbers)
     print(json.dumps(figures, indent=1))
     if FLAGS.receipt:
-        described, hashes = asdict(fingerprint), {"cells": log.digest(numbers)}
-        receipt = make_receipt("search", fingerprint.device, figures, fingerprint=described, hashes=hashes)
+        receipt = make_receipt(
+            "search",
+            fingerprint.device,
+            figures,
+            fingerprint=asdict(fingerprint),
+            hashes={"cells": log.digest(numbers)},
+            command=["python -m experiments.prove.search", f"--configs={FLAGS.configs}", f"--seed={FLAGS.seed}"],
+        )
         print(write_receipt(receipt))
     return int(any(failed(log.done[number].cells) for number in numbers))
 

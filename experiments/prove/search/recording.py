@@ -51,7 +51,7 @@ class RowRecorder:
     def rows(self, params: Any, state: Any, rows: Rows, pages_LP: Any) -> tuple[Any, jax.Array]:
         """Runs a tile and keeps its live rows."""
         state, streams_BN = self.programs.rows(params, state, rows, pages_LP)
-        logits_BV = np.asarray(self.programs.logits(params, streams_BN))
+        logits_BV = np.asarray(self.programs.whole(self.programs.logits(params, streams_BN)))
         for b in np.flatnonzero(rows.places.live_B):
             lane, position = int(rows.places.lane_B[b]), int(rows.places.position_B[b])
             if position == 0:

@@ -109,5 +109,7 @@ def test_no_rank_is_sent_the_logits(ranks):
     assert max(sizes(lambda x, t, slices: row_logprobs(x, t, 20, slices), drawn[0], target)) == rows * 248320 // 128
     assert sizes(finite_rows, drawn[0]) == [rows * ranks]
     assert max(sizes(lambda x, slices: slices.gathered(x), drawn[0])) == rows * 248320
+    with pytest.raises(AssertionError, match="psum"):
+        sizes(lambda x, slices: jax.lax.psum(x, RANKS), drawn[0])
     narrow = sizes(partial(draw_adjusted, candidates=1), *drawn)
     assert len(narrow) == len(of_draw) > 8 and max(narrow) == 3 * rows * ranks

@@ -26,19 +26,22 @@ class PairError(RuntimeError):
 class Pair:
     """Two processes of `python -m fnx_jax.serve`, one device each.
 
-    Args: flags: for both. of_rank: more flags for each. program: what starts the server, without flags.
+    Args: flags: for both. of_rank: more flags for each.
     processes: by rank. url: of rank 0, once `wait_ready` has returned.
     """
 
-    def __init__(
-        self,
-        flags: Sequence[str],
-        of_rank: Sequence[Sequence[str]] = ((), ()),
-        program: Sequence[str] = (sys.executable, "-m", "fnx_jax.serve"),
-    ):
+    def __init__(self, flags: Sequence[str], of_rank: Sequence[Sequence[str]] = ((), ())):
         self._folder = tempfile.TemporaryDirectory(prefix="fnx_pair")
         self.url = ""
-        shared = [*program, f"--coordinator=127.0.0.1:{_free_port()}", "--ranks=2", "--port=0", *flags]
+        shared = [
+            sys.executable,
+            "-m",
+            "fnx_jax.serve",
+            f"--coordinator=127.0.0.1:{_free_port()}",
+            "--ranks=2",
+            "--port=0",
+            *flags,
+        ]
         self.processes = [self._start(rank, [*shared, f"--rank={rank}", *of_rank[rank]]) for rank in RANKS]
 
     def _start(self, rank: int, command: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -94,23 +93,6 @@ def test_other_settings_on_one_rank_are_refused_on_both_before_anything_is_read(
         logs = [started.log(rank) for rank in (0, 1)]
     assert codes == [2, 2], logs
     assert all("Disagreement: lanes: 3 on rank 0, 5 on rank 1" in log and "weights" not in log for log in logs)
-
-
-def test_other_backend_flags_on_one_rank_are_refused():
-    program = [sys.executable, "-c", STARTER]
-    with Pair(FLAGS, ((), ("--other",)), program=program) as started:
-        codes = [started.wait(rank, 120) for rank in (0, 1)]
-        log = started.log(1)
-    assert codes == [2, 2] and "Disagreement: flags: " in log
-
-
-STARTER = """
-import os, runpy, sys
-if "--other" in sys.argv:
-    sys.argv.remove("--other")
-    os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
-runpy.run_module("fnx_jax.serve", run_name="__main__")
-"""
 
 
 def test_a_killed_rank_ends_replies_health_and_the_other_rank_in_time(pair):

@@ -29,7 +29,7 @@ WRONG_EVERY = 3
 
 
 def replies() -> str | None:
-    """The check on a tiny model with recurrent, attention and n-gram layers."""
+    """The check on a tiny model with a recurrent, an n-gram and an attention layer."""
     steps = tiny_steps("base")
     asked = requests(steps)
     wanted = record(steps, asked, config(1), streams=1)

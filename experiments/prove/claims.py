@@ -6,7 +6,6 @@ from typing import Any
 
 from experiments.prove.cells import Cell
 from experiments.prove.compare import Difference
-from experiments.prove.evidence import Evidence
 from experiments.prove.features import FEATURES, missing, signs, surface
 
 CLAIMS: Mapping[str, Callable[[Cell], bool]] = {
@@ -24,7 +23,7 @@ CLAIMS: Mapping[str, Callable[[Cell], bool]] = {
 class Result:
     """A cell that ran. unexercised: what it failed to put to the test. error: where it did not run to its end.
 
-    cell: a `Cell`, or an `http.HttpCell`.
+    cell, evidence: a `Cell` with an `Evidence`, or an `http.HttpCell` with an `http.Seen`.
     """
 
     cell: Any
@@ -32,7 +31,7 @@ class Result:
     unexercised: tuple[str, ...] = ()
     margin: float = float("inf")
     seconds: float = 0.0
-    evidence: Evidence | None = None
+    evidence: Any = None
     error: str | None = None
 
     @property

@@ -42,15 +42,25 @@ class HttpCell:
         return " ".join(f"{name}={value}" for name, value in asdict(self).items())
 
 
-CLAIMS: Mapping[str, Callable[[HttpCell], bool]] = {
-    "again": lambda cell: cell.streams == 1 and not cell.streamed,
-    "solo": lambda cell: cell.streams > 1,
-    "stream": lambda cell: cell.streamed,
+@dataclass(frozen=True)
+class Seen:
+    """What a cell's replies tell, beyond the reference's: kept prompt tokens, and drafted tokens."""
+
+    cached: int = 0
+    accepted: int = 0
+
+
+CLAIMS: Mapping[str, Callable[[Result], bool]] = {
+    "again": lambda result: result.cell.streams == 1 and not result.cell.streamed,
+    "solo": lambda result: result.cell.streams > 1,
+    "stream": lambda result: result.cell.streamed,
+    "fresh": lambda result: result.evidence is not None and result.evidence.cached > 0,
+    "plain": lambda result: result.evidence is not None and result.evidence.accepted > 0,
 }
 """again: the same request gives the same reply. stream: the joined events are the plain reply."""
-NOT_HERE = {
-    "plain": "a client cannot see whether drafts were taken",
-    "fresh": "a client cannot make a server resume a prompt",
+NOT_SEEN = {
+    "fresh": "no reply tells of a prompt that was kept",
+    "plain": "no reply tells of drafts that were taken",
     "chunk": "chunks are the server's",
     "ranks": "devices are the server's",
     "place": "places of experts are the server's",
@@ -64,8 +74,8 @@ def prove_http(
     client = client_for(url, key)
     try:
         bodies = make_bodies(client.model(), long, seed)
-        probe = client.complete({**bodies[0], "max_tokens": 1, "return_token_ids": True, **SAMPLINGS["greedy"]})
-        extra = {"return_token_ids": True}
+        probe = client.complete({**bodies[0], "max_tokens": 1, "return_token_ids": True, "temperature": 0.0})
+        extra = {"return_token_ids": True, "stream_options": {"include_usage": True}}
     except HttpError as error:
         if ": 400:" not in str(error):
             raise UsageError(f"--url: {error}") from error
@@ -73,12 +83,13 @@ def prove_http(
     axes = {"streams": (1, 4) if long else (1, 2, 4), "streamed": (False, True), "sampling": tuple(SAMPLINGS)}
     cells = [HttpCell(**row) for row in product(axes)]  # pyright: ignore[reportArgumentType]
     results = _run(client, [body | extra for body in bodies], cells, progress)
+    lines = tally(results)
     by = "token_sha" if probe and probe.token_sha else "token ids and text" if probe and probe.token_ids else "text"
     return Proof(
         subject=client.base,
-        tallies=tally(results),
+        tallies=lines,
         results=results,
-        unchecked=[Unchecked(claim, why, expected=True) for claim, why in NOT_HERE.items()],
+        unchecked=[Unchecked(at.claim, NOT_SEEN[at.claim], True) for at in lines if not at.cells and at.unchecked],
         seconds=time.perf_counter() - begin_s,
         facts={"compared_by": by, "seed": seed, "long": long, "model": bodies[0]["model"]},
     )
@@ -103,7 +114,8 @@ def _run(client: Client, bodies: Sequence[dict], cells: Sequence[HttpCell], prog
         begin_s = time.perf_counter()
         try:
             if cell.sampling not in references:
-                references[cell.sampling] = ask(client, bodies, HttpCell(sampling=cell.sampling))
+                plain = [body | {"draft": False} for body in bodies] if "return_token_ids" in bodies[0] else bodies
+                references[cell.sampling] = ask(client, plain, HttpCell(sampling=cell.sampling))
             answers = ask(client, bodies, cell)
         except (HttpError, OSError, ValueError) as error:
             results.append(Result(cell, error=str(error), seconds=time.perf_counter() - begin_s))
@@ -115,6 +127,7 @@ def _run(client: Client, bodies: Sequence[dict], cells: Sequence[HttpCell], prog
                 cell,
                 differences=tuple(d for d in found if d is not None),
                 unexercised=unexercised(cell, answers),
+                evidence=seen(references[cell.sampling], answers),
                 seconds=time.perf_counter() - begin_s,
             )
         )
@@ -124,6 +137,8 @@ def _run(client: Client, bodies: Sequence[dict], cells: Sequence[HttpCell], prog
 def ask(client: Client, bodies: Sequence[dict], cell: HttpCell) -> list[Answer]:
     """Every request's reply, in groups of `cell.streams` at once. Raises HttpError."""
     asked = [{**body, **SAMPLINGS[cell.sampling], "stream": cell.streamed} for body in bodies]
+    if not cell.streamed:  # where a reply is whole, servers refuse the options of a stream
+        asked = [{name: value for name, value in body.items() if name != "stream_options"} for body in asked]
     answers: list[Answer] = []
     with ThreadPoolExecutor(cell.streams) as pool:
         for first in range(0, len(asked), cell.streams):
@@ -138,6 +153,15 @@ def difference(name: str, wanted: Answer, found: Answer) -> Difference | None:
     if wanted.text != found.text or wanted.token_sha != found.token_sha:
         return Difference(name, _parted(wanted.text, found.text), "text")
     return None if wanted.finish == found.finish else Difference(name, len(wanted.text), "finish")
+
+
+def seen(wanted: Sequence[Answer], found: Sequence[Answer]) -> Seen:
+    """What some reply had of kept prompts and drafts whose counterpart in the reference had none."""
+    pairs = list(zip(wanted, found, strict=True))
+    return Seen(
+        cached=sum(other.cached for one, other in pairs if not one.cached),
+        accepted=sum(other.accepted for one, other in pairs if not one.accepted),
+    )
 
 
 def unexercised(cell: HttpCell, answers: Sequence[Answer]) -> tuple[str, ...]:
@@ -155,14 +179,17 @@ def tally(results: Sequence[Result]) -> list[Tally]:
     """The table's lines."""
     lines = []
     for claim, belongs in CLAIMS.items():
-        mine = [result for result in results if belongs(result.cell)]
+        mine = [result for result in results if belongs(result)]
         unequal = [result for result in mine if result.unequal]
         unsure = [result for result in mine if result.unexercised and not result.unequal]
         first = next((r.error or str(r.differences[0]) for r in unequal), "")
         line = Tally(claim, len(mine), len(mine) - len(unequal) - len(unsure), len(unequal), len(unsure), first)
         line.unexpected = [Unchecked(str(r.cell), "; ".join(r.unexercised), expected=False) for r in unsure]
         lines.append(line)
-    return lines + [Tally(claim, unchecked=1) for claim in NOT_HERE]
+    lines += [Tally(claim) for claim in NOT_SEEN if claim not in CLAIMS]
+    for line in lines:
+        line.unchecked += line.claim in NOT_SEEN and not line.cells
+    return lines
 
 
 def _parted(one: Sequence, other: Sequence) -> int:

@@ -17,8 +17,9 @@ class HttpError(RuntimeError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply. token_sha, token_ids: None where the server gives none. cached: prompt tokens it had kept.
+    """A reply. token_sha, token_ids: None where the server gives none.
 
+    cached: prompt tokens that the server had kept. accepted: drafted tokens in the reply. 0 where it does not say.
     begin_s, first_s, end_s: when it was asked for, when its first piece came, when it was complete.
     """
 
@@ -27,6 +28,7 @@ class Answer:
     token_sha: str | None
     token_ids: tuple[int, ...] | None
     cached: int
+    accepted: int
     begin_s: float
     first_s: float
     end_s: float
@@ -92,13 +94,14 @@ def _joined(chunks: list[dict[str, Any]], begin_s: float, first_s: float, end_s:
         raise HttpError("/v1/completions: a reply without choices")
     ids = [choice["token_ids"] for choice in choices if choice.get("token_ids") is not None]
     usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
-    details = (usages[-1].get("prompt_tokens_details") or {}) if usages else {}
+    usage = usages[-1] if usages else {}
     return Answer(
         text="".join(choice.get("text") or "" for choice in choices),
         finish=next((c["finish_reason"] for c in reversed(choices) if c.get("finish_reason")), ""),
         token_sha=next((c["token_sha"] for c in reversed(choices) if c.get("token_sha")), None),
         token_ids=tuple(token for part in ids for token in part) if ids else None,
-        cached=details.get("cached_tokens") or 0,
+        cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        accepted=(usage.get("completion_tokens_details") or {}).get("accepted_prediction_tokens") or 0,
         begin_s=begin_s,
         first_s=first_s,
         end_s=end_s,

@@ -19,6 +19,8 @@ from fnx_jax.families import FAMILIES
 from fnx_jax.model import Model
 
 LANES = 4
+CONTEXT = 128
+"""Positions of a lane are a multiple of it, so that runs of several sizes share their compiled programs."""
 
 
 DEVICE_COUNTS = (1, 2, 4)
@@ -81,7 +83,7 @@ def prove_library(
     prepare_jax(max(asked or DEVICE_COUNTS), cache_dir)
     tp = device_counts(path, asked)
     plan = make_plan(size, tp, seed)
-    context = -(-plan.workload.positions // 64) * 64
+    context = -(-plan.workload.positions // CONTEXT) * CONTEXT
     fingerprints = {}
 
     def load(devices: int) -> Model:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,8 +16,23 @@ CITED = re.compile(r"\[`([A-Za-z0-9_-]+-[0-9a-f]{8})`\]")
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if not {".venv", "results"} & set(path.parts))
 
 
+SAMPLE = Receipt(
+    what="sample",
+    commit="0" * 40,
+    dirty=False,
+    fingerprint={},
+    versions={"jax": "1"},
+    device="a device",
+    command="sample --fast",
+    started="2030-01-01T00:00:00+00:00",
+    figures={"ratio": 1.5},
+    hashes={},
+    margins={"top2": 0.25},
+)
+
+
 def a_receipt(**changes) -> Receipt:
-    return replace(make_receipt("sample", "a device", {"ratio": 1.5}, margins={"top2": 0.25}), **changes)
+    return replace(SAMPLE, **changes)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -27,10 +43,25 @@ def test_what_is_written_is_read(tmp_path):
     assert list(json.loads(path.read_text())) == sorted(asdict(receipt))
 
 
-def test_the_source_and_versions_are_found_out():
-    receipt = a_receipt()
-    assert re.fullmatch("[0-9a-f]{40}", receipt.commit)
+def test_versions_command_and_time_are_found_out(monkeypatch):
+    monkeypatch.setattr(receipts, "source_state", lambda folder: ("1" * 40, True))
+    receipt = make_receipt("sample", "a device", {"ratio": 1.5})
+    assert (receipt.commit, receipt.dirty) == ("1" * 40, True)
     assert set(receipt.versions) == {"jax", "jaxlib", "numpy", "python"}
+    assert receipt.command and receipt.started.endswith("+00:00")
+
+
+def test_the_state_of_the_source(tmp_path):
+    with pytest.raises(ReceiptError, match="commit of the source"):
+        receipts.source_state(tmp_path / "nowhere")
+    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "a"], [*name, "commit", "-qm", "a"]):
+        (tmp_path / "a").write_text("1")
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    commit, dirty = receipts.source_state(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", commit) and not dirty
+    (tmp_path / "a").write_text("2")
+    assert receipts.source_state(tmp_path) == (commit, True)
 
 
 def test_a_receipt_is_not_overwritten(tmp_path):
@@ -58,7 +89,12 @@ def test_a_bad_receipt_is_refused_and_leaves_no_file(changes, word, tmp_path):
 
 @pytest.mark.parametrize(
     ("old", "new", "word"),
-    [("1.5", "1.4", "belongs to"), ("1.5", "NaN", "NaN"), ('"device"', '"machine"', "device, machine"), ("{", "", ":")],
+    [
+        ("1.5", "1.4", "belongs to"),
+        ("1.5", "NaN", "NaN"),
+        ('"device"', '"machine"', "device, machine"),
+        ("{", "", "sample-"),
+    ],
 )
 def test_a_changed_file_is_found_out(old, new, word, tmp_path):
     path = write_receipt(a_receipt(), tmp_path)

@@ -6,14 +6,15 @@ import pytest
 
 from checkpoints.commands import UsageError
 from experiments.prove import http
+from experiments.prove.claims import Result
 from experiments.prove.compare import Difference
-from experiments.prove.http import HttpCell, prove_http
+from experiments.prove.http import HttpCell, Seen, prove_http
 from experiments.prove.http_client import Answer, Client, HttpError, client_for
 from experiments.prove.report import remarks
 from fnx_jax.engine.fake import Faults
 from tests.fnx_jax.serve.support import running
 
-ANSWER = Answer("ab", "length", "s", (1, 2), 0, 0.0, 1.0, 2.0)
+ANSWER = Answer("ab", "length", "s", (1, 2), 0, 0, 0.0, 1.0, 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,13 @@ def test_a_reply_that_changes_in_company_is_red(url, monkeypatch):
 )
 def test_how_replies_differ(changes, wanted):
     assert http.difference("r", ANSWER, replace(ANSWER, **changes)) == wanted
+
+
+def test_kept_prompts_and_drafts_turn_their_claims_on():
+    assert http.seen([ANSWER, ANSWER], [replace(ANSWER, cached=4), ANSWER]) == Seen(cached=4)
+    assert http.seen([replace(ANSWER, accepted=1)], [replace(ANSWER, accepted=3)]) == Seen()
+    lines = {line.claim: line for line in http.tally([Result(HttpCell(), evidence=Seen(accepted=2))])}
+    assert (lines["plain"].equal, lines["plain"].unchecked, lines["fresh"].unchecked) == (1, 0, 1)
 
 
 def test_replies_that_came_one_after_the_other_are_unchecked():

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import receipts
 from experiments.prove.cells import Cell
 from experiments.prove.claims import tally, waiting
 from experiments.prove.plan import ProofPlan, make_plan
@@ -29,7 +30,7 @@ def proof(suite, plan):
     return Proof("base", tally(results, plan.not_run, left_out), results, waiting(plan.not_run), 1.0, {"seed": 0})
 
 
-def test_a_small_proof_is_green(suite, tmp_path, capsys):
+def test_a_small_proof_is_green(suite, tmp_path, capsys, monkeypatch):
     found = proof(suite, make_plan("quick", [1], seed=0))
     assert remarks(found)[-1].startswith("GREEN: base, ")
     for name in ("solo", "plain", "chunk"):
@@ -41,6 +42,7 @@ def test_a_small_proof_is_green(suite, tmp_path, capsys):
     assert "claim" in shown and "UNCHECKED place=offloaded" in shown
     write_json(found, tmp_path / "proof.json")
     value = json.loads((tmp_path / "proof.json").read_text())
+    monkeypatch.setattr(receipts, "source_state", lambda folder: ("0" * 40, False))
     receipt = read_receipt(write_receipt(proof_receipt(found, "a device"), tmp_path / "results"))
     assert receipt.what == "prove-base" and receipt.figures["claims"]["solo"]["unequal"] == 0
     assert set(receipt.margins) == {"solo", "plain", "chunk"}

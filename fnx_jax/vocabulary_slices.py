@@ -41,24 +41,28 @@ class Slices:
         """Marks the columns of this rank's slice that are no ids."""
         return self.ids() >= self.vocabulary
 
+    def gathered(self, x: Shaped[Array, "... K"]) -> Shaped[Array, "... RK"]:
+        """What every rank holds, side by side in rank order, and so in the order of ids. Copies only."""
+        return gather_columns(x, self.ranks)
+
     def everywhere(self, claim_B: Bool[Array, "B"]) -> Bool[Array, "B"]:
         """Whether a claim holds on every rank."""
-        return gather_columns(claim_B[:, None], self.ranks).all(axis=1)
+        return self.gathered(claim_B[:, None]).all(axis=1)
 
     def largest(self, values_Bv: Float32[Array, "B v"]) -> Float32[Array, "B"]:
         """Each row's maximum over all ranks; NaN where it holds one."""
-        return gather_columns(values_Bv.max(axis=1, keepdims=True), self.ranks).max(axis=1)
+        return self.gathered(values_Bv.max(axis=1, keepdims=True)).max(axis=1)
 
     def total(self, sums: UInt32[Array, "M B 1"]) -> UInt32[Array, "M B 1"]:
         """Adds integers over all ranks, in no order that could matter."""
-        return gather_columns(sums, self.ranks).sum(axis=-1, keepdims=True)
+        return self.gathered(sums).sum(axis=-1, keepdims=True)
 
     def first_largest(self, scores_Bv: Float32[Array, "B v"]) -> Int32[Array, "B"]:
         """The lowest id among each row's largest scores over all ranks; the last id where a score is NaN."""
         ids_Bv = jnp.broadcast_to(self.ids(), scores_Bv.shape)
         score_B1 = scores_Bv.max(axis=1, keepdims=True)
-        scores_BR = gather_columns(score_B1, self.ranks)
-        ids_BR = gather_columns(first_largest(scores_Bv, ids_Bv)[:, None], self.ranks)
+        scores_BR = self.gathered(score_B1)
+        ids_BR = self.gathered(first_largest(scores_Bv, ids_Bv)[:, None])
         return jnp.minimum(first_largest(scores_BR, ids_BR), self.vocabulary - 1)
 
     def top(self, values_Bv: Float32[Array, "B v"], count: int) -> tuple[Float32[Array, "B K"], Int32[Array, "B K"]]:
@@ -70,14 +74,14 @@ class Slices:
         values_BK, column_BK = top_candidates(values_Bv, count)
         if self.ranks == 1:
             return values_BK, column_BK
-        ids_BN = gather_columns(rank(self.ranks) * self.width + column_BK, self.ranks)
-        values_BK, slot_BK = top_candidates(gather_columns(values_BK, self.ranks), count)
+        ids_BN = self.gathered(rank(self.ranks) * self.width + column_BK)
+        values_BK, slot_BK = top_candidates(self.gathered(values_BK), count)
         return values_BK, jnp.take_along_axis(ids_BN, slot_BK, axis=1)
 
     def at(self, values_Bv: Float32[Array, "B v"], id_B: Int32[Array, "B"]) -> Float32[Array, "B 1"]:
         """The value of one id a row, from the rank that holds it."""
         column_B = jnp.clip(id_B - rank(self.ranks) * self.width, 0, self.width - 1)
-        values_BR = gather_columns(jnp.take_along_axis(values_Bv, column_B[:, None], axis=1), self.ranks)
+        values_BR = self.gathered(jnp.take_along_axis(values_Bv, column_B[:, None], axis=1))
         return jnp.take_along_axis(values_BR, id_B[:, None] // self.width, axis=1)
 
 

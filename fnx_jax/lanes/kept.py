@@ -4,6 +4,8 @@ Both give the same set. It is a prefix of the order (z descending, id ascending)
 by masses in integers, whose sums no order and no partition changes.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -40,13 +42,13 @@ def kept_candidates(
 def kept_everywhere(scaled: Scaled, params: DrawParams) -> Bool[Array, "B v"]:
     """Filters all entries by top_k, top_p and min_p, each rank its own, however many are kept."""
     key_Bv, slices = _ordered_bits(scaled.z_BV), scaled.slices
-    one_2B1 = fraction_limbs(jnp.ones_like(params.top_p_B))[:, :, None]
-    most_5B1 = carried(jnp.maximum(params.top_k_B, 0).astype(jnp.uint32)[None, :, None])
-    first_k_Bv = _prefix(key_Bv, jnp.ones_like(key_Bv)[None], most_5B1, one_2B1, slices)
+    top_k_B1 = jnp.maximum(params.top_k_B, 0).astype(jnp.uint32)[:, None]
+    first_k_Bv = _prefix(key_Bv, jnp.ones_like(key_Bv)[None], lambda count_1B1: count_1B1[0] < top_k_B1, slices)
     within_k_Bv = (params.top_k_B <= 0)[:, None] | first_k_Bv
     masses_3Bv = jnp.where(within_k_Bv[None], _masses(scaled.z_BV, scaled.ceiling_B), jnp.uint32(0))
     total_5B1 = carried(slices.total(mass_sums(masses_3Bv)))
-    within_p_Bv = _prefix(key_Bv, masses_3Bv, total_5B1, _fraction(params), slices)
+    short = lambda sums_3B1: within_fraction(carried(sums_3B1), total_5B1, _fraction(params))  # noqa: E731
+    within_p_Bv = _prefix(key_Bv, masses_3Bv, short, slices)
     kept_Bv = within_k_Bv & (within_p_Bv | (params.top_p_B >= 1)[:, None])
     return kept_Bv & (scaled.z_BV >= scaled.floor_B[:, None]) & (scaled.z_BV > -jnp.inf)
 
@@ -54,33 +56,29 @@ def kept_everywhere(scaled: Scaled, params: DrawParams) -> Bool[Array, "B v"]:
 def _prefix(
     key_Bv: UInt32[Array, "B v"],
     limbs_MBv: UInt32[Array, "M B v"],
-    total_5B1: UInt32[Array, "5 B 1"],
-    fraction_2B1: UInt32[Array, "2 B 1"],
+    short: Callable[[UInt32[Array, "M B 1"]], Bool[Array, "B 1"]],
     slices: Slices,
 ) -> Bool[Array, "B v"]:
-    """Marks the smallest prefix of (key descending, id ascending) whose mass reaches a fraction of the total.
+    """Marks the smallest prefix of (key descending, id ascending) whose sum is no longer short, or all entries.
 
     Nothing is sorted: the prefix's last entry is found bit by bit, first its key and then, among equal keys, its id.
     """
     ids_1v = slices.ids()
 
-    def mass(chosen_Bv: jax.Array) -> jax.Array:
+    def sums(chosen_Bv: jax.Array) -> jax.Array:
         return slices.total(mass_sums(jnp.where(chosen_Bv[None], limbs_MBv, jnp.uint32(0))))
-
-    def short(sums_MB1: jax.Array) -> jax.Array:
-        return within_fraction(carried(sums_MB1), total_5B1, fraction_2B1)
 
     def key_bit(step: jax.Array, key_B1: jax.Array) -> jax.Array:
         tried_B1 = key_B1 | (jnp.uint32(1 << (_KEY_BITS - 1)) >> step.astype(jnp.uint32))
-        return jnp.where(short(mass(key_Bv >= tried_B1)), key_B1, tried_B1)
+        return jnp.where(short(sums(key_Bv >= tried_B1)), key_B1, tried_B1)
 
     key_B1 = lax.fori_loop(0, _KEY_BITS, key_bit, jnp.zeros((key_Bv.shape[0], 1), jnp.uint32))
-    above_MB1, tied_Bv = mass(key_Bv > key_B1), key_Bv == key_B1
+    above_MB1, tied_Bv = sums(key_Bv > key_B1), key_Bv == key_B1
     id_bits = (slices.ranks * slices.width - 1).bit_length()
 
     def id_bit(step: jax.Array, id_B1: jax.Array) -> jax.Array:
         tried_B1 = id_B1 | (jnp.int32(1 << max(id_bits - 1, 0)) >> step)
-        return jnp.where(short(above_MB1 + mass(tied_Bv & (ids_1v < tried_B1))), tried_B1, id_B1)
+        return jnp.where(short(above_MB1 + sums(tied_Bv & (ids_1v < tried_B1))), tried_B1, id_B1)
 
     id_B1 = lax.fori_loop(0, id_bits, id_bit, jnp.zeros((key_Bv.shape[0], 1), jnp.int32))
     return (key_Bv > key_B1) | (tied_Bv & (ids_1v <= id_B1))

@@ -5,7 +5,6 @@ What is reported is the model's own distribution: no temperature, penalty, bias 
 
 from jaxtyping import Array, Float32, Int32
 
-from fnx_jax.collectives import gather_columns
 from fnx_jax.vocabulary_slices import Slices, whole
 from pallas_kernels.elementary import log
 from pallas_kernels.vocabulary_sums import block_sums, join_sums
@@ -40,6 +39,6 @@ def row_logprobs(
     slices = slices or whole(logits_BV.shape[1])
     top_BK, ids_BK = slices.top(logits_BV, top)
     ceiling_B = slices.largest(logits_BV)
-    sums_BN = gather_columns(block_sums(logits_BV, ceiling_B), slices.ranks)
+    sums_BN = slices.gathered(block_sums(logits_BV, ceiling_B))
     logprob_B = log_softmax(slices.at(logits_BV, target_B), ceiling_B, sums_BN)[:, 0]
     return logprob_B, ids_BK, log_softmax(top_BK, ceiling_B, sums_BN)

@@ -7,8 +7,6 @@ same token. Reductions over the vocabulary are maxima, minima and sums of intege
 changes; ties go to the lower id everywhere. Read next: scaled.py, kept.py, logprobs.py.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -72,39 +70,39 @@ def draw_adjusted(
 def _draw(
     adjusted_BV: jax.Array, finite_B: jax.Array, valid_V: jax.Array, params: DrawParams, count: int, slices: Slices
 ) -> tuple[jax.Array, jax.Array]:
+    """Every row is drawn in the cheapest way that is exact for it. A branch spares work that no row asks for.
+
+    Ranks exchange values inside branches, so what opens one is known to all of them alike.
+    """
     scaled = scale(adjusted_BV, valid_V, params, slices)
     finite_B = finite_B & jnp.isfinite(scaled.ceiling_B)
     sampled_B = finite_B & (params.temperature_B >= GREEDY_BELOW)
     ordered_B = sampled_B & ((params.top_k_B > 0) | (params.top_p_B < 1))
-    token_B = slices.first_largest(scaled.z_BV)
-    token_B = _where_drawn(sampled_B & ~ordered_B, lambda: _draw_unordered(scaled, params), token_B)
-    token_B = _where_drawn(ordered_B, lambda: _draw_ordered(scaled, params, ordered_B, count), token_B)
-    return token_B, finite_B
+    token_B, nowhere_B = slices.first_largest(scaled.z_BV), jnp.zeros_like(ordered_B)
+    listed_B, complete_B = lax.cond(
+        ordered_B.any(), lambda: _draw_listed(scaled, params, count), lambda: (token_B, nowhere_B)
+    )
+    token_B = jnp.where(ordered_B & complete_B, listed_B, token_B)
+    rest_B, widened_B = sampled_B & ~(ordered_B & complete_B), ordered_B & ~complete_B
+    unlisted_B = lax.cond(rest_B.any(), lambda: _draw_unlisted(scaled, params, widened_B), lambda: token_B)
+    return jnp.where(rest_B, unlisted_B, token_B), finite_B
 
 
-def _where_drawn(chosen_B: jax.Array, draw_rows: Callable[[], jax.Array], token_B: jax.Array) -> jax.Array:
-    """Replaces the chosen rows' tokens. The branch spares work that no row asks for; it changes no value.
-
-    Ranks exchange values inside a branch: what is chosen must be known to all of them alike.
-    """
-    return jnp.where(chosen_B, lax.cond(chosen_B.any(), draw_rows, lambda: token_B), token_B)
-
-
-def _draw_unordered(scaled: Scaled, params: DrawParams) -> jax.Array:
-    """Gumbel-max over the whole vocabulary. min_p is a bound on z alone, so it needs no order."""
-    return _draw_kept(scaled, params, scaled.z_BV >= scaled.floor_B[:, None])
-
-
-def _draw_ordered(scaled: Scaled, params: DrawParams, ordered_B: jax.Array, count: int) -> jax.Array:
-    """Gumbel-max over the kept candidates; over the whole vocabulary in rows that keep more than `count`."""
+def _draw_listed(scaled: Scaled, params: DrawParams, count: int) -> tuple[jax.Array, jax.Array]:
+    """Gumbel-max over the kept candidates, and which rows have all they keep among the `count` that are listed."""
     z_BK, ids_BK, kept_BK, complete_B = kept_candidates(scaled, params, count)
     noise_BK = gumbel_noise(params.seed_B2, params.choice_B, params.position_B, ids_BK)
-    token_B = first_largest(jnp.where(kept_BK, z_BK + noise_BK, -jnp.inf), ids_BK)
-    widened = lambda: _draw_kept(scaled, params, kept_everywhere(scaled, params))  # noqa: E731
-    return _where_drawn(ordered_B & ~complete_B, widened, token_B)
+    return first_largest(jnp.where(kept_BK, z_BK + noise_BK, -jnp.inf), ids_BK), complete_B
 
 
-def _draw_kept(scaled: Scaled, params: DrawParams, kept_BV: jax.Array) -> jax.Array:
+def _draw_unlisted(scaled: Scaled, params: DrawParams, widened_B: jax.Array) -> jax.Array:
+    """Gumbel-max over the vocabulary. min_p is a bound on z alone; only the rows named here have other filters."""
+    bounded_BV = scaled.z_BV >= scaled.floor_B[:, None]
+    kept_BV = lax.cond(
+        widened_B.any(),
+        lambda: jnp.where(widened_B[:, None], kept_everywhere(scaled, params), bounded_BV),
+        lambda: bounded_BV,
+    )
     noise_BV = gumbel_noise(params.seed_B2, params.choice_B, params.position_B, scaled.slices.ids())
     return scaled.slices.first_largest(jnp.where(kept_BV, scaled.z_BV + noise_BV, -jnp.inf))
 

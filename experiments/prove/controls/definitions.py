@@ -43,23 +43,16 @@ def kept_blocks() -> str | None:
 def drawn_ties() -> str | None:
     """Greedy draws from logits whose largest value stands in several places."""
     logits_BV = np.random.default_rng(2).integers(0, 5, (ROWS, 300)).astype(np.float32)
-    token_B, _ = jax.jit(sampling.draw)(logits_BV, np.ones(300, bool), _params(temperature=0.0))
-    return _parting("greedy draw", np.asarray(token_B), logits_BV.argmax(axis=1))
+    token_B = _draw(logits_BV, _params(temperature=0.0), sampling.CANDIDATES)
+    return _parting("greedy draw", token_B, logits_BV.argmax(axis=1))
 
 
 def widened_draws() -> str | None:
     """Seeded draws that keep more ids than are sorted at first, against the same with all of them sorted."""
     logits_BV = np.random.default_rng(3).standard_normal((ROWS, 300)).astype(np.float32)
     params = _params(temperature=3.0, top_p=0.95)
-    few, all_ = (
-        np.asarray(
-            jax.jit(lambda logits, count=count: sampling.draw(logits, np.ones(300, bool), params, candidates=count)[0])(
-                logits_BV
-            )
-        )
-        for count in (8, 300)
-    )
-    return _parting("draw among 8 candidates and more", few, all_)
+    few, whole = (_draw(logits_BV, params, candidates) for candidates in (8, logits_BV.shape[1]))
+    return _parting("draw among 8 candidates and more", few, whole)
 
 
 def expert_sums() -> str | None:
@@ -69,7 +62,8 @@ def expert_sums() -> str | None:
     weight_BA = rng.random((ROWS, active), np.float32)
     expert_BA = np.sort(np.stack([rng.permutation(experts)[:active] for _ in range(ROWS)]), axis=1).astype(np.int32)
     shared_BD = rng.standard_normal((ROWS, width)).astype(np.float32)
-    found = jax.jit(lambda *arrays: moe.combine(*arrays, experts, leaves))(out_BAD, weight_BA, expert_BA, shared_BD)
+    combine = jax.jit(lambda out, weight, expert, shared: moe.combine(out, weight, expert, shared, experts, leaves))
+    found = combine(out_BAD, weight_BA, expert_BA, shared_BD)
     total = np.zeros((ROWS, leaves, width), np.float32)
     for row in range(ROWS):
         for slot in range(active):
@@ -81,11 +75,24 @@ def expert_sums() -> str | None:
     return _parting("expert sum", np.asarray(found), total[:, 0])
 
 
+def _draw(logits_BV: np.ndarray, params: DrawParams, candidates: int) -> np.ndarray:
+    valid_V = jnp.ones(logits_BV.shape[1], bool)
+    return np.asarray(
+        jax.jit(lambda logits: sampling.draw(logits, valid_V, params, candidates=candidates)[0])(logits_BV)
+    )
+
+
 def _params(temperature: float, top_p: float = 1.0) -> DrawParams:
     rows = np.arange(ROWS, dtype=np.int32)
-    full = lambda value: np.full(ROWS, value, np.float32)  # noqa: E731
-    seed = np.stack([rows, rows], axis=1).astype(np.uint32)
-    return DrawParams(seed, rows * 0, rows, full(temperature), rows * 0, full(top_p), full(0.0))
+    return DrawParams(
+        seed_B2=np.stack([rows, rows], axis=1).astype(np.uint32),
+        choice_B=rows * 0,
+        position_B=rows,
+        temperature_B=np.full(ROWS, temperature, np.float32),
+        top_k_B=rows * 0,
+        top_p_B=np.full(ROWS, top_p, np.float32),
+        min_p_B=np.zeros(ROWS, np.float32),
+    )
 
 
 def _parting(what: str, found: np.ndarray, wanted: np.ndarray) -> str | None:

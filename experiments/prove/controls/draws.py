@@ -21,7 +21,7 @@ DRAW, DRAWS, DRAW_PARAMS = Lane.draw, plan._draws, rounds.draw_params
 def keyed_by_row(tile: Tile):
     """Keys noise by the row's place in the tile."""
     params = DRAW_PARAMS(tile)
-    return params.replace(position_B=np.arange(len(params.position_B), dtype=np.int32))
+    return replace(params, position_B=np.arange(len(params.position_B), dtype=np.int32))
 
 
 def keyed_by_counter() -> Callable[[Tile], object]:
@@ -30,7 +30,7 @@ def keyed_by_counter() -> Callable[[Tile], object]:
 
     def params_of(tile: Tile):
         params = DRAW_PARAMS(tile)
-        return params.replace(position_B=np.full_like(params.position_B, next(numbers)))
+        return replace(params, position_B=np.full_like(params.position_B, next(numbers)))
 
     return params_of
 
@@ -49,7 +49,7 @@ def keyed_within_the_chunk(segment: Segment, first: int) -> list[Draw]:
 def one_temperature(tile: Tile):
     """Draws every row of a tile at the highest temperature among them."""
     params = DRAW_PARAMS(tile)
-    return params.replace(temperature_B=np.full_like(params.temperature_B, params.temperature_B.max()))
+    return replace(params, temperature_B=np.full_like(params.temperature_B, params.temperature_B.max()))
 
 
 CONTROLS: tuple[Control, ...] = (

@@ -1,5 +1,7 @@
 """Traced: wrong twins of matmuls, router and experts that a row's company reaches. Read next: sums.py."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
@@ -53,7 +55,7 @@ def softmax_under_one_ceiling(logits_BE):
 def groups_of_capacity(expert_BA, experts):
     """Drops what a tile asks of an expert beyond its capacity, the last rows first."""
     groups = GROUP_ROWS(expert_BA, experts)
-    return groups.replace(tile_pair=groups.tile_pair.at[:, CAPACITY:].set(-1))
+    return replace(groups, tile_pair=groups.tile_pair.at[:, CAPACITY:].set(-1))
 
 
 CONTROLS: tuple[Control, ...] = (

@@ -4,8 +4,9 @@ What the host decides shows here without a compilation; a plan that no device co
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from fnx_jax.engine.stop import StopStrings
 
 REPLY, VOCABULARY = 24, 64
 LENGTHS = (5, 40, 1, 18, 33, 16)
-KINDS = (
+KINDS: Sequence[Mapping[str, Any]] = (
     dict(temperature=1.0),
     dict(temperature=0.8, presence_penalty=1.5, frequency_penalty=1.0, repetition_penalty=1.3),
     dict(temperature=0.0, presence_penalty=2.0),

@@ -28,18 +28,18 @@ def taps_of_this_tile(ring_LRC, lane_B, position_B, taps, dilation):
 def ring_by_row(ring_LRC, places: RowPlaces, rows_BC):
     """Stores rows at their place in the tile instead of their position."""
     rows_B = jnp.arange(places.lane_B.shape[0], dtype=jnp.int32)
-    return WRITE_RING(ring_LRC, places.replace(position_B=rows_B), rows_BC)
+    return WRITE_RING(ring_LRC, replace(places, position_B=rows_B), rows_BC)
 
 
 def fold_onto_the_old(state, folded_L, target_L, weights, sizes):
     """A stream that starts at row 0 begins from the state that its lane's last stream left."""
     folded = FOLD(state, folded_L, target_L, weights, sizes)
-    return folded.replace(committed=jnp.where((target_L == 0)[:, None, None, None], state.committed, folded.committed))
+    return replace(folded, committed=jnp.where((target_L == 0)[:, None, None, None], state.committed, folded.committed))
 
 
 def rows_all_kept(state, folded_L, places, *rest):
     """The committed state takes in drafts as well, and then takes the accepted ones in again."""
-    return ROWS(state, folded_L, places.replace(speculative_B=jnp.zeros_like(places.speculative_B)), *rest)
+    return ROWS(state, folded_L, replace(places, speculative_B=jnp.zeros_like(places.speculative_B)), *rest)
 
 
 def places_all_certain(lane_B, position_B, live_B, speculative_B):
@@ -55,7 +55,7 @@ def commit_uncounted(family, config, shards, params, lanes, length_L):
 
 def folded_to_the_last(folded_L, places):
     """Counts the whole window as taken in, though the state stands at the last certain row."""
-    return FOLDED_AFTER(folded_L, places.replace(speculative_B=jnp.zeros_like(places.speculative_B)))
+    return FOLDED_AFTER(folded_L, replace(places, speculative_B=jnp.zeros_like(places.speculative_B)))
 
 
 CONTROLS: tuple[Control, ...] = (

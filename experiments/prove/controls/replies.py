@@ -3,6 +3,9 @@
 The requests of a cell of the proof share one way of drawing; these do not, since a tile's rows may each have their own.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from experiments.prove.compare import differences
 from experiments.prove.controls.rows import prompts, tiny_steps
 from experiments.prove.record import record
@@ -12,7 +15,7 @@ from fnx_jax.engine.plan import Drafts
 from fnx_jax.engine.request import Request, SamplingParams
 from fnx_jax.lanes.rounds import DeviceSteps
 
-SAMPLINGS = (
+SAMPLINGS: Sequence[Mapping[str, Any]] = (
     dict(temperature=1.2, min_p=0.1),
     dict(temperature=0.0, logprobs=1),
     dict(temperature=0.7, top_p=0.6),
@@ -26,7 +29,7 @@ WRONG_EVERY = 3
 
 
 def replies() -> str | None:
-    """The check on a tiny model with recurrent, attention and n-gram layers."""
+    """The check on a tiny model with a recurrent, an n-gram and an attention layer."""
     steps = tiny_steps("base")
     asked = requests(steps)
     wanted = record(steps, asked, config(1), streams=1)

@@ -1,10 +1,11 @@
 """Host side: rounds written by hand on tiny models, and their raw logits. Read next: streams.py."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -12,6 +13,7 @@ import fnx_jax
 from fnx_jax.engine.steps import RoundPlan
 from fnx_jax.families.history import token_history
 from fnx_jax.lanes.rounds import DeviceSteps
+from fnx_jax.lanes.state import empty_state
 from fnx_jax.lanes.tiles import cut
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
@@ -30,8 +32,21 @@ class Piece:
 
 
 def tiny_steps(name: str, devices: int = 1) -> DeviceSteps:
-    """Loads a tiny checkpoint in float32 arithmetic, with programs and lanes of its own."""
-    return fnx_jax.load(GOLDEN / name, devices=devices, dtype="float32", lanes=LANES, context=CONTEXT).steps
+    """A recurrent layer with n-grams and an attention layer of a tiny checkpoint, in float32 arithmetic.
+
+    Programs and lanes are new. Two layers hold every part of the network and compile in half the time of all.
+    """
+    whole = fnx_jax.load(
+        GOLDEN / name, devices=devices, dtype="float32", lanes=LANES, context=CONTEXT, draft_head=False
+    ).steps
+    device, config = whole.device, whole.device.config
+    kept = config.ngram_layers[0], config.layer_kinds.index("attention")
+    short = replace(config, layer_kinds=tuple(config.layer_kinds[layer] for layer in kept), ngram_layers=(0,))
+    params = replace(device.params, layers=tuple(device.params.layers[layer] for layer in kept))
+    state = empty_state(
+        device.family, short, device.shards, LANES, whole.pages, whole.page, jnp.dtype(jnp.float32), device.mesh
+    )
+    return replace(whole, device=replace(device, config=short, params=params), state=state)
 
 
 def prompts(steps: DeviceSteps, count: int, rows: int, seed: int) -> list[Int[np.ndarray, " T"]]:

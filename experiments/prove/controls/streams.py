@@ -23,7 +23,7 @@ Part = tuple[str, int, int, np.ndarray]
 
 
 def streams() -> str | None:
-    """The check on a tiny model with recurrent, attention and n-gram layers."""
+    """The check on a tiny model with a recurrent, an n-gram and an attention layer."""
     steps = tiny_steps("base")
     tokens = prompts(steps, steps.lanes, ROWS, seed=5)
     alone = [run(steps, [Piece(lane, ids, 0, ROWS)]) for lane, ids in enumerate(tokens)]

@@ -37,14 +37,13 @@ def together(recordings: Sequence[Recording]) -> Recording:
 
 @dataclass(frozen=True)
 class Checks:
-    """The checks of one loaded model against the reference `wanted`. dtype: the arithmetic's name in cells."""
+    """The checks of one loaded model against the reference `wanted`."""
 
     trial: Trial
     requests: tuple[Request, ...]
     wanted: Recording
     steps: DeviceSteps
     devices: int
-    dtype: str
 
     def company(self) -> Cell:
         """All streams at once, prompts in chunks of a random size; more streams than lanes where the trial has them."""
@@ -92,9 +91,9 @@ class Checks:
         unequal = differences(self.wanted, found)
         missing = ", ".join(f"no {name}" for name in needed if not seen[name])
         if unequal:
-            return Cell(check, self.devices, self.dtype, "unequal", rows, dict(seen), str(unequal[0]))
+            return Cell(check, self.devices, self.trial.dtype, "unequal", rows, dict(seen), str(unequal[0]))
         status = "unchecked" if missing else "equal"
-        return Cell(check, self.devices, self.dtype, status, rows, dict(seen), missing)
+        return Cell(check, self.devices, self.trial.dtype, status, rows, dict(seen), missing)
 
 
 def poison(steps: DeviceSteps) -> None:

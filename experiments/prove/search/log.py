@@ -69,7 +69,7 @@ class Log:
             "rows_compared": sum(cell.rows for cell in cells if cell.check not in ("reference", "load")),
             "exercised": dict(exercised),
             "by_form": dict(Counter(line.trial.form for line in lines)),
-            "by_arithmetic": dict(Counter(dtype for line in lines for dtype in line.trial.dtypes)),
+            "by_arithmetic": dict(Counter(line.trial.dtype for line in lines)),
             "seconds": round(sum(line.seconds for line in lines)),
         }
 

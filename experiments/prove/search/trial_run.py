@@ -1,10 +1,10 @@
-"""Host side: one trial from its files to its cells: the reference on one device, then every check on 1, 2 and 4.
+"""Host side: one trial from its files to its cells: the reference on one device, then every check on one and several.
 
 Read next: checks.py.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +17,36 @@ from experiments.prove.search.checks import Checks, reference
 from experiments.prove.search.streams import draw_requests
 from experiments.prove.search.trials import Trial
 
-DEVICES = (1, 2, 4)
+DEVICES_MOST = 4
 
 
-def run_trial(trial: Trial, devices: Sequence[int] = DEVICES) -> Iterator[Cell]:
-    """Writes a trial into a folder of its own, and yields its cells in the arithmetics that it has.
+def run_trial(trial: Trial, every_count: bool = False) -> Iterator[Cell]:
+    """Writes a trial into a folder of its own, and yields its cells.
 
-    devices: numbers to run on; the reference is one device's, whether 1 is among them or not.
+    every_count: run on all of the trial's numbers of devices that are not refused, not only on the first of several.
+    The reference is one device's, whether 1 is among them or not.
     Raises: whatever loading or running raises, besides a refusal of a number of devices.
     """
     with tempfile.TemporaryDirectory() as folder:
         write_trial(Path(folder), trial)
-        for dtype in trial.dtypes:
-            yield from _cells(Path(folder), trial, devices, dtype)
+        yield from _cells(Path(folder), trial, every_count)
 
 
-def _cells(folder: Path, trial: Trial, devices: Sequence[int], dtype: str) -> Iterator[Cell]:
-    requests = draw_requests(trial)
-    one = _load(folder, trial, 1, dtype)
+def _cells(folder: Path, trial: Trial, every_count: bool) -> Iterator[Cell]:
+    requests, several = draw_requests(trial), False
+    one = _load(folder, trial, 1)
     wanted = reference(one.steps, requests)
-    yield _network(one, wanted, dtype)
-    for count in devices:
+    yield _network(one, wanted, trial.dtype)
+    for count in trial.devices:
+        if several and not every_count:
+            return
         try:
-            model = one if count == 1 else _load(folder, trial, count, dtype)
+            model = one if count == 1 else _load(folder, trial, count)
         except ValueError as error:
-            yield _refusal(one.config, count, dtype, str(error))
+            yield _refusal(one.config, count, trial.dtype, str(error))
             continue
-        checks = Checks(trial, requests, wanted, model.steps, count, dtype)
+        several = count > 1
+        checks = Checks(trial, requests, wanted, model.steps, count)
         yield checks.walk(poisoned=False)
         yield checks.walk(poisoned=True)
         yield checks.company()
@@ -52,8 +55,8 @@ def _cells(folder: Path, trial: Trial, devices: Sequence[int], dtype: str) -> It
             yield checks.chunks()
 
 
-def _load(folder: Path, trial: Trial, devices: int, dtype: str) -> fnx_jax.Model:
-    arithmetic = None if dtype == "served" else dtype
+def _load(folder: Path, trial: Trial, devices: int) -> fnx_jax.Model:
+    arithmetic = None if trial.dtype == "served" else trial.dtype
     return fnx_jax.load(folder, devices, arithmetic, lanes=trial.lanes, context=trial.context, max_rows=trial.max_rows)
 
 

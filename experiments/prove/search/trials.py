@@ -10,7 +10,7 @@ import numpy as np
 
 EOS = 5
 """The id that resets n-grams."""
-VOCABULARIES = (97, 128, 200, 257, 300, 384, 500, 641, 771, 897)
+VOCABULARIES = (97, 200, 300, 384, 641, 897)
 """A few numbers of ids, so that trials share the programs of their draws."""
 BITS = (2, 2.5, 3, 3.5, 4, 5, 6)
 
@@ -21,8 +21,8 @@ class Trial:
 
     text: the text part of config.json. form: how linear maps are stored, "bf16", "f16" or "exl3". published: whether
     names are the published ones, experts fused where they are plain. lanes, context, max_rows: as in fnx_jax.load.
-    dtypes: arithmetics to run in. lengths: rows of each stream's prompt. replies: tokens of each reply. penalised:
-    whether a stream has penalties.
+    dtype: "served" or "float32". devices: numbers to run on, several of them in the order in which they are tried.
+    lengths: rows of each stream's prompt. replies: tokens of each reply. penalised: whether a stream has penalties.
     """
 
     seed: int
@@ -33,7 +33,8 @@ class Trial:
     lanes: int
     context: int
     max_rows: int
-    dtypes: tuple[str, ...]
+    dtype: str
+    devices: tuple[int, ...]
     lengths: tuple[int, ...]
     replies: tuple[int, ...]
     penalised: bool
@@ -59,11 +60,12 @@ def draw_trial(seed: int, number: int) -> Trial:
         lanes=int(rng.integers(2, 6)),
         context=_pick(rng, (96, 128, 200)),
         max_rows=_pick(rng, (16, 32, 48, 512)),
-        dtypes=_pick(rng, (("served",), ("float32",), ("served", "float32")), (0.55, 0.35, 0.1)),
+        dtype=_pick(rng, ("served", "float32"), (0.6, 0.4)),
+        devices=_pick(rng, ((1, 2, 4), (1, 4, 2)), (0.4, 0.6)),
         # One prompt outgrows a page and most budgets; the others may be as short as a row.
         lengths=(int(rng.integers(40, 80)), *(int(length) for length in rng.integers(1, 50, streams - 1))),
         replies=tuple(int(count) for count in rng.integers(5, 13, streams)),
-        penalised=bool(rng.random() < 0.25),
+        penalised=bool(rng.random() < 0.15),
     )
 
 
@@ -75,7 +77,7 @@ def _layers(rng: np.random.Generator) -> list[str]:
     """Two or three layers, of one kind or of both: compiling a kind is most of a trial's time."""
     count, recurrent = int(rng.choice((2, 3), p=(0.8, 0.2))), "linear_attention"
     sparse = _pick(rng, ("full_attention", "indexed_attention", "qwen_sparse_attention"))
-    if rng.random() < 0.5:
+    if rng.random() < 0.6:
         return [_pick(rng, (recurrent, sparse))] * count
     kinds = [recurrent, sparse, *([_pick(rng, (recurrent, sparse))] * (count - 2))]
     return [kinds[i] for i in rng.permutation(count)]

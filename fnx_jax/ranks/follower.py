@@ -30,7 +30,7 @@ def join(
     except BaseException:
         channel.close()
         raise
-    channel.set_silence(group.start_silence_s)
+    channel.silence_s = group.start_silence_s
     return Link(channel, 0, group.beat_s, on_lost, beat)
 
 

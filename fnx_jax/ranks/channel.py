@@ -3,33 +3,34 @@
 import socket
 import struct
 import threading
+import time
+from collections.abc import Callable
 
 from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.messages import SMALL, AnyMessage, decode, encode
 
+LOOK_S = 0.2
 _LENGTH = struct.Struct(">I")
 
 
 class Channel:
     """Messages over one connection. One thread receives; any may send.
 
-    most_bytes: a longer record is refused, unread. silence_s: how long a send may take, and a receive may hear nothing.
+    most_bytes: a longer record is refused, unread. silence_s: how long a send may take, and a receive may hear nothing;
+    either may be changed at any time.
     """
 
     def __init__(self, connection: socket.socket, silence_s: float):
-        self.most_bytes = SMALL
+        self.most_bytes, self.silence_s = SMALL, silence_s
         self._connection, self._sending = connection, threading.Lock()
-        connection.settimeout(silence_s)
+        connection.settimeout(LOOK_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: AnyMessage) -> None:
         """Sends a message. Raises RankLost."""
         data = encode(message)
-        try:
-            with self._sending:
-                self._connection.sendall(_LENGTH.pack(len(data)) + data)
-        except (OSError, struct.error) as error:
-            raise RankLost(f"nothing can be sent: {_describe(error)}") from error
+        with self._sending:
+            self.write(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> AnyMessage:
         """Waits for a message. Raises RankLost where none comes, or one that is too long or none."""
@@ -40,28 +41,31 @@ class Channel:
 
     def write(self, data: bytes) -> None:
         """Sends bytes as they are. Raises RankLost."""
-        try:
-            self._connection.sendall(data)
-        except OSError as error:
-            raise RankLost(f"nothing can be sent: {_describe(error)}") from error
+        rest, begin_s = memoryview(data), time.monotonic()
+        while rest:
+            rest = rest[self._patiently(lambda rest=rest: self._connection.send(rest), begin_s) :]
 
     def read(self, length: int) -> bytearray:
         """Waits for so many bytes. Raises RankLost."""
         data = bytearray(length)
-        view, have = memoryview(data), 0
-        while have < length:
-            try:
-                got = self._connection.recv_into(view[have:])
-            except OSError as error:
-                raise RankLost(_describe(error)) from error
+        rest = memoryview(data)
+        while rest:
+            got = self._patiently(lambda rest=rest: self._connection.recv_into(rest), time.monotonic())
             if not got:
                 raise RankLost("the connection was closed")
-            have += got
+            rest = rest[got:]
         return data
 
-    def set_silence(self, silence_s: float) -> None:
-        """Changes `silence_s` from the next send and receive on."""
-        self._connection.settimeout(silence_s)
+    def _patiently(self, work: Callable[[], int], begin_s: float) -> int:
+        """Tries for `silence_s`, as it stands at the moment, and always once."""
+        while True:
+            try:
+                return work()
+            except TimeoutError:
+                if time.monotonic() - begin_s > self.silence_s:
+                    raise RankLost("no sign of life in time") from None
+            except OSError as error:
+                raise RankLost(error.strerror or str(error)) from error
 
     def close(self) -> None:
         """Ends the connection, also under a thread that receives."""
@@ -70,9 +74,3 @@ class Channel:
         except OSError:
             pass  # the other side was faster
         self._connection.close()
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no sign of life in time"
-    return getattr(error, "strerror", None) or str(error)

@@ -23,14 +23,14 @@ def join(
     Args: facts: what must be the same on every rank. on_lost, beat: see Link.
     Raises: Disagreement; RankLost where rank 0 does not come or closes the door; Stranger where its token is another.
     """
-    channel = Channel(_connect(group), group.silence_s)
+    channel = Channel(_connect(group), group.join_s)  # rank 0 sees to one connection after the other
     try:
         greet(channel, group)
         compare(channel, facts, group.rank, 0)
     except BaseException:
         channel.close()
         raise
-    channel.set_silence(group.start_silence_s)
+    channel.silence_s = group.start_silence_s
     return Link(channel, 0, group.beat_s, on_lost, beat)
 
 

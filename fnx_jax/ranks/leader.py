@@ -118,7 +118,7 @@ class Leader:
         except Disagreement:
             channel.close()
             raise
-        channel.set_silence(self._group.start_silence_s)
+        channel.silence_s = self._group.start_silence_s
         link = self._links[rank] = Link(channel, rank, self._group.beat_s, self._lose)
         threading.Thread(target=self._listen, args=(link,), name="fnx-followers", daemon=True).start()
 

@@ -66,7 +66,7 @@ class Link:
 
     def expect_signs(self, silence_s: float) -> None:
         """From now on the other is lost when it is not heard for so long."""
-        self._channel.set_silence(silence_s)
+        self._channel.silence_s = silence_s
 
     def check(self) -> None:
         """Raises RankLost where the other is lost."""

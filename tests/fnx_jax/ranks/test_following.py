@@ -15,7 +15,7 @@ from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.follower import follow
 from fnx_jax.ranks.handshake import compare, greet
 from fnx_jax.ranks.leader import Leader
-from fnx_jax.ranks.messages import SMALL, Beat, Commit, Facts, Left, Ready, Stop, most_bytes
+from fnx_jax.ranks.messages import SMALL, Commit, Facts, Left, Ready, Stop, most_bytes
 from fnx_jax.ranks.steps import LeaderSteps
 from tests.fnx_jax.ranks.support import FACTS, Losses, RecordedSteps, Thread, group, pair
 from tests.fnx_jax.ranks.test_messages import same
@@ -126,7 +126,6 @@ def test_a_start_may_be_silent_for_longer_than_a_server():
     assert not lost.told
     channel.send(Ready())
     leader.wait_ready()
-    channel.send(Beat(0))  # ends the wait that began before
     assert lost.wait() == "rank 1 is lost: no sign of life in time"
     channel.close()
 

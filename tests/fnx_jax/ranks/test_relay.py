@@ -1,6 +1,7 @@
 """A relay passes bytes both ways, and keeps its own side open when the other end dies."""
 
 import socket
+import threading
 
 import pytest
 
@@ -17,6 +18,9 @@ def ends():
             with far:
                 yield near, far
         relay.close()
+    for thread in threading.enumerate():
+        if thread.name == "fnx-relay":  # it closes the relay's own sockets
+            thread.join(10)
 
 
 def test_bytes_pass_both_ways(ends):

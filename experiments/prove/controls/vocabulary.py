@@ -1,16 +1,16 @@
 """Traced: wrong twins of what ranks tell each other about their slices of the vocabulary. Read next: draws.py."""
 
-import jax
 import jax.numpy as jnp
 
 from experiments.prove.controls.control import Control, Plant, planted
 from experiments.prove.controls.dealt import dealt_draws, dealt_logprobs
-from fnx_jax.axes import RANKS
 from fnx_jax.collectives import gather_columns
 from fnx_jax.families.flash_next import shards
 from fnx_jax.lanes import logprobs
 from fnx_jax.vocabulary_slices import Slices
 from pallas_kernels.vocabulary_sums import join_sums
+
+BLOCK_SUMS = logprobs.block_sums
 
 
 def own_total(slices: Slices, sums):
@@ -26,11 +26,9 @@ def last_rank_first(slices: Slices, scores_Bv):
     return jnp.take_along_axis(ids_BR, scores_BR.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
-def joined_by_rank(sums_BN, ranks: int):
-    """Each rank joins its own partial sums, and a psum adds what they come to."""
-    if ranks == 1:
-        return sums_BN
-    return jax.lax.psum(join_sums(sums_BN), RANKS)[:, None]
+def sum_of_the_slice(logits_Bv, ceiling_B):
+    """One partial sum a slice instead of one a block."""
+    return join_sums(BLOCK_SUMS(logits_Bv, ceiling_B))[:, None]
 
 
 CONTROLS: tuple[Control, ...] = (
@@ -51,9 +49,9 @@ CONTROLS: tuple[Control, ...] = (
     planted(
         "partial_sums_joined_by_rank",
         "3.5",
-        "a log-sum-exp adds what each rank's partial sums come to, by a psum",
+        "a log-sum-exp adds what each rank's partial sums come to",
         dealt_logprobs,
-        Plant(logprobs, "gather_columns", joined_by_rank),
+        Plant(logprobs, "block_sums", sum_of_the_slice),
     ),
     planted(
         "vocabulary_cut_inside_blocks",

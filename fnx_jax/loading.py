@@ -104,8 +104,9 @@ def _load(
         for leaf in jax.tree.leaves(params):
             leaf.delete()
         raise
+    row_params = family.cpu_params(params) if arithmetic.decode else params
     steps = DeviceSteps(
-        device=Device(family, config, shards, mesh, params, ngrams, place_same(valid, mesh)),
+        device=Device(family, config, shards, mesh, row_params, ngrams, place_same(valid, mesh)),
         state=state,
         lanes=lanes,
         context=limit,
@@ -113,6 +114,7 @@ def _load(
         pages=pages,
         max_rows=max_rows,
         layered=arithmetic.decode,
+        heights=tuple(height for height in backend.heights() if height <= max_rows),
     )
     return Model(
         config=config,

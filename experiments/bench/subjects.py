@@ -18,7 +18,7 @@ from fnx_jax import Model
 from fnx_jax.engine.steps import RoundPlan
 from fnx_jax.families.history import token_history
 from fnx_jax.lanes.rounds import DeviceSteps
-from fnx_jax.lanes.tiles import cut
+from fnx_jax.lanes.tiles import blocks
 from fnx_jax.mesh import SAME, on_ranks, zeros
 
 
@@ -51,8 +51,8 @@ class Served:
         plan = rows_plan(steps, pieces)
         embeddings = steps.device.ngrams.embeddings(plan.token_B, plan.history_BN)
         streams = None
-        for tile in cut(plan):
-            streams = steps.run_tile(plan, tile, embeddings)
+        for block in blocks(plan, steps.heights):
+            streams = steps.tile_streams(block, block.tiles[-1], steps.run_block(plan, block, embeddings))
         return jax.block_until_ready(steps.programs.logits(steps.device.params, streams))
 
 

@@ -20,13 +20,15 @@ from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
 from fnx_jax.lanes.state import LaneState, keep_newest
 from fnx_jax.mesh import SAME, on_ranks
+from pallas_kernels.row_tiles import ROW_TILE
 
 
 @dataclass(frozen=True)
 class Programs:
     """Jitted functions of one model.
 
-    rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are taken over.
+    rows: (params, state, rows, pages_LP) -> state, streams of the block's rows; the state's buffers are taken over.
+    tile: (streams_BN, first) -> the streams of the tile that starts at row `first`.
     logits: (params, streams_BN) -> raw logits_BV.
     commit: (params, state, length_L) -> state, donated.
     draw, draw_adjusted: as in sampling. finite: logits_BV -> bool [B].
@@ -34,6 +36,7 @@ class Programs:
     """
 
     rows: Callable[..., Any]
+    tile: Callable[..., Any]
     logits: Callable[..., Any]
     commit: Callable[..., Any]
     draw: Callable[..., Any]
@@ -73,6 +76,7 @@ def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, la
     )
     return Programs(
         rows=layered_programs(config, shards, mesh, page).run_rows if layered else one,
+        tile=jax.jit(lambda streams, first: jax.lax.dynamic_slice_in_dim(streams, first, ROW_TILE)),
         logits=on_ranks(partial(run_logits, family, config, shards), mesh, lambda *layouts: SAME),
         commit=on_ranks(
             partial(state.commit, family, config, shards), mesh, lambda params, state, length: state, donate=(1,)

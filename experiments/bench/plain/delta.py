@@ -28,16 +28,20 @@ def prefill_delta(
     """A whole prompt into an empty lane."""
     raw = linear(x_TD, params.qkv, forms.delta.channels)
     inputs = rule_inputs(x_TD, causal_convolution(raw, params.rule.conv_CT, 1), params, forms)
-    sizes, rows = forms.delta, x_TD.shape[0]
-    state = jnp.zeros((sizes.value_heads, sizes.key_size, sizes.value_size), jnp.float32)
-    if forms.chunk:
-        state, read = jax.lax.scan(chunk_step, state, jax.tree.map(lambda a: cut_chunks(a, forms.chunk), inputs))
-        read = read.swapaxes(1, 2).reshape(-1, sizes.value_heads, sizes.value_size)[:rows]
-    else:
-        one = lambda state, row: jax.tree.map(lambda a: a[0], _step(state[None], row))  # noqa: E731
-        state, read = jax.lax.scan(one, state, jax.tree.map(lambda a: a[:, None], inputs))
-    tail = raw[rows - cache.tail.shape[1] :]
+    state, read = walked(inputs, forms)
+    tail = raw[x_TD.shape[0] - cache.tail.shape[1] :]
     return DeltaCache(state=cache.state.at[lane].set(state), tail=cache.tail.at[lane].set(tail)), read
+
+
+def walked(inputs: RuleInputs, forms: Forms) -> tuple[Float[Array, "H dk dv"], Float[Array, "T H dv"]]:
+    """A prompt's rows from an empty state, in chunks or one by one. Returns the state and the read-outs."""
+    sizes, rows = forms.delta, inputs.q.shape[0]
+    state = jnp.zeros((sizes.value_heads, sizes.key_size, sizes.value_size), jnp.float32)
+    if not forms.chunk:
+        one = lambda state, row: jax.tree.map(lambda a: a[0], _step(state[None], row))  # noqa: E731
+        return jax.lax.scan(one, state, jax.tree.map(lambda a: a[:, None], inputs))
+    state, read = jax.lax.scan(chunk_step, state, jax.tree.map(lambda a: cut_chunks(a, forms.chunk), inputs))
+    return state, read.swapaxes(1, 2).reshape(-1, sizes.value_heads, sizes.value_size)[:rows]
 
 
 def rule_inputs(x_BD: Array, convolved_BC: Array, params: DeltaParams, forms: Forms) -> RuleInputs:

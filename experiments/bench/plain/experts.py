@@ -15,6 +15,7 @@ from experiments.bench.plain.dense import linear
 from experiments.bench.plain.forms import Forms
 from fnx_jax.axes import RANKS
 from fnx_jax.families.flash_next.params import MoeParams
+from pallas_kernels.expert_matmul import take_line
 from pallas_kernels.expert_matmul.grouping import group_rows
 
 
@@ -48,14 +49,12 @@ def _expert(x: Array, weights: list[Any], forms: Forms) -> Array:
     return linear(hidden, weights[2], forms.config.hidden)
 
 
-def _take(pools: list[Any], line: Array) -> list[Any]:
-    return jax.tree.map(lambda a: a[line], pools)
-
-
 def _gather(x_BD: Array, expert_BA: Array, weight_BA: Array, pools: list[Any], forms: Forms) -> Array:
     line = jnp.minimum(expert_BA, forms.shards.experts - 1).reshape(-1)
     rows = jnp.repeat(x_BD, expert_BA.shape[1], axis=0)
-    out = jax.vmap(lambda x, weights: _expert(x[None], weights, forms)[0])(rows, _take(pools, line))
+    out = jax.vmap(lambda x, weights: _expert(x[None], weights, forms)[0])(
+        rows, [take_line(pool, line) for pool in pools]
+    )
     return jnp.sum(out.reshape(*expert_BA.shape, -1) * weight_BA[..., None], axis=1)
 
 
@@ -74,7 +73,7 @@ def _sorted(x_BD: Array, expert_BA: Array, weight_BA: Array, pools: list[Any], f
     def tile(i: Array, out: Array) -> Array:
         pair = groups.tile_pair[i]
         row = jnp.maximum(pair, 0) // slots
-        y = _expert(x_BD[row], _take(pools, groups.tile_expert[i]), forms)
+        y = _expert(x_BD[row], [take_line(pool, groups.tile_expert[i]) for pool in pools], forms)
         weight = jnp.where(pair >= 0, weight_BA.reshape(-1)[jnp.maximum(pair, 0)], 0)
         return out.at[row].add(weight[:, None] * y)
 

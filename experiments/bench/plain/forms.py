@@ -1,9 +1,9 @@
 """Traced: the choices that plain code has besides the model: in which form each part is written.
 
-None is the best at every number of rows, so a bench tries them and keeps the fastest.
+None is the best at every number of rows, so the bench tries them (choose.py) and keeps the fastest.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -46,17 +46,3 @@ class Forms:
         if self.sums:
             return self.total(linear(heads, weight, self.config.hidden))
         return linear(jax.lax.all_gather(heads, RANKS, axis=1, tiled=True), weight, self.config.hidden)
-
-
-def candidates(config: FlashNextConfig, shards: Shards, rows: int, prompt: bool, sums: bool) -> list[Forms]:
-    """The forms worth trying at a number of rows."""
-    base = Forms(config, shards, "sorted", sums=sums)
-    if not prompt:
-        return [replace(base, experts=form, height=height) for form, height in _decode(rows)]
-    heights = [height for height in (8, 16, 32, 64) if height <= rows]
-    sorted_ = [replace(base, height=height, chunk=chunk) for height in heights for chunk in (32, 64)]
-    return [*sorted_, replace(base, experts="dense"), replace(base, chunk=0)]
-
-
-def _decode(rows: int) -> list[tuple[Literal["gather", "dense", "sorted"], int]]:
-    return [("gather", 0), ("sorted", 1), ("sorted", min(2, rows)), ("sorted", min(8, rows)), ("dense", 0)]

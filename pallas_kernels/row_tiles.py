@@ -16,12 +16,14 @@ ROW_TILE = 16
 """Height of a tile: that of a matrix unit's operand on GPUs."""
 SHORTEST = 2
 """Rows of the lowest dot whose rows have the bits of a tile's, where heights are free."""
+NARROWEST = 16
+"""Outputs of the narrowest such dot: with one, two or three, a low dot is another program than a tile."""
 _SWEPT = ("0.10.", "0.11.", "0.12.")
 """jax versions whose CPU dots were compared over heights."""
 
 
 def heights_are_free() -> bool:
-    """Whether a dot of weights stored [out, in], two outputs and more, has a row's bits at any height from SHORTEST."""
+    """Whether a dot with weights stored [out, in] gives a row the same bits at any height from SHORTEST on."""
     return jax.default_backend() == "cpu" and jax.__version__.startswith(_SWEPT)
 
 
@@ -68,14 +70,13 @@ def row_dot(
 ) -> Shaped[Array, "M N"]:
     """Applies `f`, a dot with weights stored [out, in] of `outputs` outputs, to the rows of `x_MK`.
 
-    Where heights are free it is one call of all rows, else `row_tiles`. A lone output is tiled everywhere: such a dot
-    is another program at every height.
+    Where heights are free it is one call of all rows, else `row_tiles`; below NARROWEST outputs it is tiled everywhere.
 
     Args:
       f: as in row_tiles. x_MK: any number of rows, none included.
     Returns: [M, ...], the dtype of f's result.
     """
-    if not heights_are_free() or outputs == 1:
+    if not heights_are_free() or outputs < NARROWEST:
         return row_tiles(f, x_MK)
     rows = x_MK.shape[0]
     return f(pad_rows(x_MK, SHORTEST) if rows < SHORTEST else x_MK)[:rows]

@@ -14,12 +14,16 @@ import jax
 import jaxlib
 from jax._src import xla_bridge
 
-from pallas_kernels.row_tiles import ROW_TILE
+from pallas_kernels.row_tiles import ROW_TILE, heights_are_free
 
 # individual_dot: a reduction never swallows its producers. AVX: no fused multiply-add, so a product is always rounded.
 CPU_FLAGS = ("--xla_cpu_experimental_ynn_fusion_type=individual_dot", "--xla_cpu_max_isa=AVX")
 # GEMMs left to XLA are neither split by measurement nor summed by atomics.
 GPU_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
+
+
+TALL = 256
+"""Rows of a tall block: enough for every expert to meet as many rows as its weights are worth reading for."""
 
 
 class BackendError(RuntimeError):
@@ -48,6 +52,11 @@ def require() -> None:
         )
     if jax.config.read("jax_enable_x64"):
         raise BackendError("jax_enable_x64 is set: the programs of serving are written for 32-bit defaults")
+
+
+def heights() -> tuple[int, ...]:
+    """Rows that a row program takes: a tile, and where any height has a tile's bits a whole piece of a prompt."""
+    return (ROW_TILE, TALL) if heights_are_free() else (ROW_TILE,)
 
 
 def flags_besides(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -105,9 +105,10 @@ def _load(
         for leaf in jax.tree.leaves(params):
             leaf.delete()
         raise
+    row_params = family.cpu_params(params) if arithmetic.decode else params
     valid_V = deal_columns(valid, family.vocabulary_slices(config, shards), mesh)
     steps = DeviceSteps(
-        device=Device(family, config, shards, mesh, params, ngrams, valid_V),
+        device=Device(family, config, shards, mesh, row_params, ngrams, valid_V),
         state=state,
         lanes=lanes,
         context=limit,
@@ -115,6 +116,7 @@ def _load(
         pages=pages,
         max_rows=max_rows,
         layered=arithmetic.decode,
+        heights=tuple(height for height in backend.heights() if height <= max_rows),
     )
     return Model(
         config=config,

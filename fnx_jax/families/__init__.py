@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fnx_jax.families.flash_next import cache, config, forward, load, shards
+from fnx_jax.families.flash_next import bits, cache, config, forward, load, shards
 
 
 class Ngrams(Protocol):
@@ -20,6 +20,7 @@ class Family:
 
     read_config: Any
     load_params: Any
+    cpu_params: Any
     open_ngrams: Any
     deal: Any
     empty_cache: Any
@@ -35,6 +36,7 @@ class Family:
 FLASH_NEXT = Family(
     read_config=config.read_config,
     load_params=load.load_params,
+    cpu_params=bits.pools_as_bits,
     open_ngrams=load.open_ngrams,
     deal=shards.deal,
     empty_cache=cache.empty_cache,

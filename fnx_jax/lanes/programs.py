@@ -23,13 +23,15 @@ from fnx_jax.lanes.scaled import OVER_VOCABULARY, Adjustments
 from fnx_jax.lanes.state import LaneState, keep_newest
 from fnx_jax.mesh import DEALT, SAME, on_ranks, place_dealt
 from fnx_jax.vocabulary_slices import Slices
+from pallas_kernels.row_tiles import ROW_TILE
 
 
 @dataclass(frozen=True)
 class Programs:
     """Jitted functions of one model.
 
-    rows: (params, state, rows, pages_LP) -> state, streams of the tile's rows; the state's buffers are taken over.
+    rows: (params, state, rows, pages_LP) -> state, streams of the block's rows; the state's buffers are taken over.
+    tile: (streams_BN, first) -> the streams of the tile that starts at row `first`.
     logits: (params, streams_BN) -> raw logits_Bv, each rank's slice of the vocabulary: what the programs below take.
     whole: logits_Bv -> logits_BV, gathered on every rank; for those who read logits, no draw needs it.
     commit: (params, state, length_L) -> state, donated.
@@ -39,6 +41,7 @@ class Programs:
     """
 
     rows: Callable[..., Any]
+    tile: Callable[..., Any]
     logits: Callable[..., Any]
     whole: Callable[..., Any]
     commit: Callable[..., Any]
@@ -93,6 +96,7 @@ def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, la
     same, dealt = lambda *layouts: SAME, lambda *layouts: DEALT if mesh.size > 1 else SAME
     return Programs(
         rows=layered_programs(config, shards, mesh, page).run_rows if layered else one,
+        tile=on_ranks(lambda streams, first: jax.lax.dynamic_slice_in_dim(streams, first, ROW_TILE), mesh, same),
         logits=on_ranks(partial(run_logits, family, config, shards), mesh, dealt),
         whole=on_ranks(lambda logits: family.whole_logits(logits, config, shards), mesh, same),
         commit=on_ranks(

@@ -21,7 +21,7 @@ from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
-from fnx_jax.lanes.tiles import Tile, adjustments, cut, draw_params, is_adjusted, padded, targets
+from fnx_jax.lanes.tiles import Block, Tile, adjustments, blocks, draw_params, is_adjusted, padded, targets
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.row_tiles import ROW_TILE
 
@@ -30,7 +30,8 @@ from pallas_kernels.row_tiles import ROW_TILE
 class Device:
     """A model on its devices: everything the programs take besides the lanes.
 
-    shards: each rank's share. mesh: the devices. valid_V: ids that have a token, dealt as the logits are.
+    params: as the row programs take them. shards: each rank's share. mesh: the devices.
+    valid_V: ids that have a token, dealt as the logits are.
     """
 
     family: Family
@@ -58,7 +59,7 @@ class TileResult:
 class DeviceSteps:
     """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile.
 
-    layered: see lanes.programs; it changes no bit.
+    layered: see lanes.programs; heights: see lanes.tiles.blocks. Neither changes a bit.
     """
 
     device: Device
@@ -69,6 +70,7 @@ class DeviceSteps:
     pages: int
     max_rows: int
     layered: bool = False
+    heights: tuple[int, ...] = (ROW_TILE,)
     row_tile: int = ROW_TILE
     vocabulary: int = field(init=False)
     history: int = field(init=False)
@@ -80,9 +82,9 @@ class DeviceSteps:
         self.programs = programs(device.family, device.config, device.shards, device.mesh, self.page, self.layered)
 
     def round(self, plan: RoundPlan) -> RoundOutput:
-        """Queues every tile's programs, then waits once: for the last of them, and so for all results."""
+        """Queues every block's programs, then waits once: for the last of them, and so for all results."""
         ngram_BLE = self.device.ngrams.embeddings(plan.token_B, plan.history_BN)
-        results = [self._queue(plan, tile, ngram_BLE) for tile in cut(plan)]
+        results = [result for block in blocks(plan, self.heights) for result in self._queue(plan, block, ngram_BLE)]
         # The last tile may have nothing to fetch, and a round's time must be its own.
         with self._taking_over():
             jax.block_until_ready(self.state.streams_LN)
@@ -90,16 +92,20 @@ class DeviceSteps:
 
     def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
         """Runs one tile's rows and returns their last streams, without waiting."""
+        return self.run_block(plan, Block(tile.start, tile.live, ROW_TILE, (tile,)), ngram_BLE)
+
+    def run_block(self, plan: RoundPlan, block: Block, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
+        """Runs one block's rows and returns their last streams, without waiting."""
         places = RowPlaces(
-            lane_B=padded(plan.lane_B, tile).astype(np.int32),
-            position_B=padded(plan.position_B, tile).astype(np.int32),
-            live_B=np.arange(ROW_TILE) < tile.live,
-            speculative_B=padded(plan.speculative_B, tile),
+            lane_B=padded(plan.lane_B, block).astype(np.int32),
+            position_B=padded(plan.position_B, block).astype(np.int32),
+            live_B=np.arange(block.height) < block.live,
+            speculative_B=padded(plan.speculative_B, block),
         )
         rows = Rows(
-            token_B=padded(plan.token_B, tile).astype(np.int32),
+            token_B=padded(plan.token_B, block).astype(np.int32),
             places=places,
-            ngram_BLE=padded(ngram_BLE, tile),
+            ngram_BLE=padded(ngram_BLE, block),
         )
         with self._taking_over():
             self.state, streams = self.programs.rows(
@@ -121,14 +127,22 @@ class DeviceSteps:
             self.state = emptied(self.state)
             raise
 
-    def _queue(self, plan: RoundPlan, tile: Tile, ngram_BLE: np.ndarray) -> TileResult:
-        streams = self.run_tile(plan, tile, ngram_BLE)
-        result = TileResult(tile)
-        if tile.draws or tile.scores:
-            logits = self.programs.logits(self.device.params, streams)
-            self._queue_draws(tile, logits, result)
-            self._queue_scores(tile, logits, result)
-        return result
+    def tile_streams(self, block: Block, tile: Tile, streams: jax.Array) -> jax.Array:
+        """The rows of one of a block's tiles, out of the block's last streams."""
+        if block.height == ROW_TILE:
+            return streams
+        return self.programs.tile(streams, np.int32(tile.start - block.start))
+
+    def _queue(self, plan: RoundPlan, block: Block, ngram_BLE: np.ndarray) -> list[TileResult]:
+        streams = self.run_block(plan, block, ngram_BLE)
+        results = []
+        for tile in block.tiles:
+            results.append(result := TileResult(tile))
+            if tile.draws or tile.scores:
+                logits = self.programs.logits(self.device.params, self.tile_streams(block, tile, streams))
+                self._queue_draws(tile, logits, result)
+                self._queue_scores(tile, logits, result)
+        return results
 
     def _queue_draws(self, tile: Tile, logits: jax.Array, result: TileResult) -> None:
         if not tile.draws:

@@ -1,4 +1,4 @@
-"""Host side: from a round's plan to tiles of sixteen rows and the arrays that draw them. NumPy only.
+"""Host side: from a round's plan to blocks of rows, tiles of sixteen, and the arrays that draw them. NumPy only.
 
 Every array is made afresh: a buffer handed to the device is never written again.
 """
@@ -23,6 +23,11 @@ class Tile:
     draws: tuple[Draw, ...]
     scores: tuple[Score, ...]
 
+    @property
+    def height(self) -> int:
+        """Rows with padding."""
+        return ROW_TILE
+
     def place(self, row: int) -> int:
         """Where the plan's row lies in this tile."""
         return row - self.start
@@ -41,11 +46,35 @@ def cut(plan: RoundPlan) -> Iterator[Tile]:
         yield Tile(start, live, tuple(draws[tile]), tuple(scores[tile]))
 
 
-def padded(values: np.ndarray, tile: Tile) -> np.ndarray:
-    """The tile's part of a per-row array, filled up with zeros."""
-    part = values[tile.start : tile.start + tile.live]
-    out = np.zeros((ROW_TILE, *values.shape[1:]), values.dtype)
-    out[: tile.live] = part
+@dataclass(frozen=True)
+class Block:
+    """Rows that one program takes: [start, start + live) of the plan, filled up to `height`, a multiple of ROW_TILE."""
+
+    start: int
+    live: int
+    height: int
+    tiles: tuple[Tile, ...]
+
+
+def blocks(plan: RoundPlan, heights: Sequence[int]) -> Iterator[Block]:
+    """Cuts a plan into blocks, in order: the tallest of `heights` that the rows left fill by more than half.
+
+    heights: ascending multiples of ROW_TILE, the first being ROW_TILE.
+    """
+    left = list(cut(plan))
+    while left:
+        start = left[0].start
+        rows = len(plan.token_B) - start
+        height = max(height for height in heights if height == ROW_TILE or 2 * rows > height)
+        taken, left = left[: height // ROW_TILE], left[height // ROW_TILE :]
+        yield Block(start, min(rows, height), height, tuple(taken))
+
+
+def padded(values: np.ndarray, block: Block | Tile) -> np.ndarray:
+    """The part of a per-row array that a block or a tile takes, filled up with zeros."""
+    part = values[block.start : block.start + block.live]
+    out = np.zeros((block.height, *values.shape[1:]), values.dtype)
+    out[: block.live] = part
     return out
 
 

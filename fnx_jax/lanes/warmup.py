@@ -13,23 +13,26 @@ from fnx_jax.lanes.rounds import DeviceSteps
 
 def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: None) -> None:
     """Runs each program once; afterwards no request compiles anything. The rounds must be at rest."""
-    progress("rows, head and draws")
-    steps.round(_plan(steps, Draw(row=0, position=1, seed=1, logprobs=0), (Score(row=0, target=0),)))
+    draw, score = Draw(row=0, position=1, seed=1, logprobs=0), Score(row=0, target=0)
+    for height in steps.heights:
+        progress(f"{height} rows, head and draws")
+        steps.round(_plan(steps, draw, (score,), rows=height))
     progress("adjusted draws")
     steps.round(_plan(steps, Draw(row=0, position=1, seed=1, bias_V=np.zeros(steps.vocabulary, np.float32))))
     progress("commit")
     steps.commit(np.zeros(steps.lanes, np.int32))
 
 
-def _plan(steps: DeviceSteps, draw: Draw, scores: tuple[Score, ...] = ()) -> RoundPlan:
+def _plan(steps: DeviceSteps, draw: Draw, scores: tuple[Score, ...] = (), rows: int = 1) -> RoundPlan:
+    """Rows of lane 0 from position 0 on, of which those of the first page are stored."""
     pages = np.full((steps.lanes, -(-steps.context // steps.page)), -1, np.int32)
     pages[0, 0] = 0
     return RoundPlan(
-        token_B=np.zeros(1, np.int32),
-        lane_B=np.zeros(1, np.int32),
-        position_B=np.zeros(1, np.int32),
-        speculative_B=np.zeros(1, bool),
-        history_BN=np.full((1, steps.history), -1, np.int32),
+        token_B=np.zeros(rows, np.int32),
+        lane_B=np.zeros(rows, np.int32),
+        position_B=np.arange(rows, dtype=np.int32),
+        speculative_B=np.zeros(rows, bool),
+        history_BN=np.full((rows, steps.history), -1, np.int32),
         pages_LP=pages,
         draws=(draw,),
         scores=scores,

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import exl3
 from pallas_kernels.dense_matmul.reference import tile_matmul
-from pallas_kernels.row_tiles import row_tiles
+from pallas_kernels.row_tiles import row_dot
 
 
 @struct.dataclass
@@ -35,14 +35,14 @@ def features(weight: Weight) -> tuple[int, int]:
 
 
 def dense_matmul(x: Float[Array, "... I"], weight_OI: Float[Array, "O I"]) -> Float[Array, "... O"]:
-    """x @ weight.T in the weight's dtype with float32 accumulators, 16 rows at a time.
+    """x @ weight.T in the weight's dtype with float32 accumulators, in heights as `row_dot` says.
 
     Raises: ValueError where the last axes differ.
     """
     if x.shape[-1] != weight_OI.shape[-1]:
         raise ValueError(f"dense_matmul: {x.shape[-1]} features meet a weight of {weight_OI.shape[-1]}")
     rows = x.reshape(-1, x.shape[-1]).astype(weight_OI.dtype)
-    out = row_tiles(lambda tile: tile_matmul(tile, weight_OI), rows)
+    out = row_dot(lambda tile: tile_matmul(tile, weight_OI), rows, weight_OI.shape[0])
     return out.reshape(*x.shape[:-1], weight_OI.shape[0])
 
 

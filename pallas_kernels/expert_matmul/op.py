@@ -13,10 +13,10 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dense_matmul import Weight, linear
 from pallas_kernels.expert_matmul.grouping import group_rows
-from pallas_kernels.row_tiles import ROW_TILE
+from pallas_kernels.row_tiles import expert_height
 
 Pools = tuple[Weight, ...]
-"""Weights with a leading line axis, one entry a width."""
+"""Weights with a leading line axis, one entry a width. A plain bfloat16 pool may be given as its bits, uint16."""
 
 
 @struct.dataclass
@@ -53,7 +53,8 @@ def expert_matmul(
     Returns: float32, one output a (row, slot), ready for the leaf tree.
     """
     slots = expert_BA.shape[1]
-    groups = group_rows(expert_BA, line_map.line_PE.shape[1])
+    experts = line_map.line_PE.shape[1]
+    groups = group_rows(expert_BA, experts, expert_height(expert_BA.size, experts))
     out = jnp.zeros((expert_BA.size, x_BD.shape[1]), jnp.float32)
 
     def tile(i: jax.Array, out: jax.Array) -> jax.Array:
@@ -68,9 +69,18 @@ def expert_matmul(
     return out.reshape(*expert_BA.shape, x_BD.shape[1])
 
 
-def _project(x: Float[Array, "16 I"], pools: Pools, pool: jax.Array, line: jax.Array) -> Float[Array, "16 O"]:
-    assert x.shape[0] == ROW_TILE
-    branches = [lambda x, line, weight=weight: linear(x, jax.tree.map(lambda a: a[line], weight)) for weight in pools]
+def take_line(pool: Weight, line: jax.Array) -> Weight:
+    """One line of a pool; a pool of bfloat16 bits (uint16) yields bfloat16."""
+
+    def take(leaf: jax.Array) -> jax.Array:
+        one = leaf[line]
+        return jax.lax.bitcast_convert_type(one, jnp.bfloat16) if one.dtype == jnp.uint16 else one
+
+    return jax.tree.map(take, pool)
+
+
+def _project(x: Float[Array, "B I"], pools: Pools, pool: jax.Array, line: jax.Array) -> Float[Array, "B O"]:
+    branches = [lambda x, line, weight=weight: linear(x, take_line(weight, line)) for weight in pools]
     if len(branches) == 1:
         return branches[0](x, line)
     return jax.lax.switch(pool, branches, x, line)

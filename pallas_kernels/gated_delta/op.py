@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gated_delta.reference import DeltaInputs, DeltaSizes, DeltaWeights, delta_inputs, delta_step
-from pallas_kernels.gated_delta.rows import RowPlaces, read_taps, write_ring
+from pallas_kernels.gated_delta.rows import RowPlaces, read_taps, recent_taps, write_ring
 from pallas_kernels.row_tiles import ROW_TILE
 
 __all__ = ["DeltaSizes", "DeltaState", "DeltaWeights", "fold", "gated_delta_rows"]
@@ -27,6 +27,9 @@ class DeltaState:
     ring: Any
 
 
+_Walk = tuple[jax.Array, jax.Array]
+
+
 def fold(
     state: DeltaState, folded_L: Int[Array, " L"], target_L: Int[Array, " L"], weights: DeltaWeights, sizes: DeltaSizes
 ) -> DeltaState:
@@ -35,7 +38,14 @@ def fold(
     At most ROW_TILE rows a lane. A target of 0 empties the lane's state.
     """
     fresh = (target_L == 0)[:, None, None, None]
-    committed = jnp.where(fresh, jnp.float32(0), state.committed)
+    emptied = replace(state, committed=jnp.where(fresh, jnp.float32(0), state.committed))
+    return _catch_up(emptied, folded_L, target_L, weights, sizes)
+
+
+def _catch_up(
+    state: DeltaState, folded_L: Int[Array, " L"], target_L: Int[Array, " L"], weights: DeltaWeights, sizes: DeltaSizes
+) -> DeltaState:
+    """`fold` for lanes that are behind their targets; the others' states are not even copied."""
 
     def one_lane(lane: jax.Array, committed: jax.Array) -> jax.Array:
         position = folded_L[lane] + jnp.arange(ROW_TILE, dtype=jnp.int32)
@@ -44,12 +54,11 @@ def fold(
         def step(row: jax.Array, value: jax.Array) -> jax.Array:
             return delta_step(value, jax.tree.map(lambda a: a[row], inputs))[0]
 
-        count = jnp.where(target_L[lane] == 0, 0, jnp.maximum(target_L[lane] - folded_L[lane], 0))
+        count = jnp.maximum(target_L[lane] - folded_L[lane], 0)
         return committed.at[lane].set(jax.lax.fori_loop(0, count, step, committed[lane]))
 
-    behind = jnp.any((target_L > folded_L) & (target_L > 0))
-    lanes = jnp.where(behind, committed.shape[0], 0)
-    return replace(state, committed=jax.lax.fori_loop(0, lanes, one_lane, committed))
+    lanes = jnp.where(jnp.any(target_L > folded_L), folded_L.shape[0], 0)
+    return replace(state, committed=jax.lax.fori_loop(0, lanes, one_lane, state.committed))
 
 
 def gated_delta_rows(
@@ -72,26 +81,43 @@ def gated_delta_rows(
     first = places.first_B()
     lane_count = folded_L.shape[0]
     target = folded_L.at[jnp.where(first, places.lane_B, lane_count)].set(places.position_B, mode="drop")
-    state = fold(state, folded_L, target, weights, sizes)
-    ring = write_ring(state.ring, places, jnp.concatenate([raw_BC, gates_BH], axis=-1))
-    inputs = _inputs(ring, places.lane_B, places.position_B, weights, sizes)
+    state = _catch_up(state, folded_L, target, weights, sizes)
+    rows = jnp.concatenate([raw_BC, gates_BH], axis=-1)
+    taps = recent_taps(state.ring, places, rows, weights.conv_CT.shape[1], 1)[:, :, : raw_BC.shape[1]]
+    inputs = delta_inputs(taps, gates_BH, weights, sizes)
+    ring = write_ring(state.ring, places, rows)
+    # Where each lane's rows end, and its certain ones, which come first.
+    end_L = _past_last(places.lane_B, places.live_B, lane_count)
+    sure_L = _past_last(places.lane_B, places.live_B & ~places.speculative_B, lane_count)
 
-    def row(b: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        committed, working, out = carry
+    def row(b: jax.Array, carry: _Walk) -> _Walk:
+        working, out = carry
+        working, read = delta_step(working, jax.tree.map(lambda a: a[b], inputs))
+        return working, out.at[b].set(read)
+
+    def lane(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        b, committed, out = carry
         lane = places.lane_B[b]
-        before = jnp.where(first[b], committed[lane], working)
-        after, read = delta_step(before, jax.tree.map(lambda a: a[b], inputs))
-        kept = jnp.where(places.speculative_B[b], committed[lane], after)
-        return committed.at[lane].set(kept), after, out.at[b].set(read)
+        sure, end = jnp.maximum(sure_L[lane], b), end_L[lane]
+        before = jnp.where(places.position_B[b] == 0, jnp.float32(0), committed[lane])
+        kept, out = jax.lax.fori_loop(b, sure, row, (before, out))
+        committed = committed.at[lane].set(kept)
+        _, out = jax.lax.fori_loop(sure, end, row, (kept, out))
+        return end, committed, out
 
     out = jnp.zeros((raw_BC.shape[0], sizes.value_heads, sizes.value_size), jnp.float32)
     live = jnp.sum(places.live_B, dtype=jnp.int32)
-    committed, _, out = jax.lax.fori_loop(0, live, row, (state.committed, jnp.zeros_like(state.committed[0]), out))
+    _, committed, out = jax.lax.while_loop(lambda carry: carry[0] < live, lane, (jnp.int32(0), state.committed, out))
     return DeltaState(committed=committed, ring=ring), out
+
+
+def _past_last(lane_B: Array, chosen_B: Array, lanes: int) -> Int[Array, " L"]:
+    """One past each lane's last chosen row, 0 where it has none."""
+    past_B = jnp.arange(1, lane_B.shape[0] + 1, dtype=jnp.int32)
+    return jnp.zeros((lanes,), jnp.int32).at[jnp.where(chosen_B, lane_B, lanes)].max(past_B, mode="drop")
 
 
 def _inputs(ring: Array, lane_B: Array, position_B: Array, weights: DeltaWeights, sizes: DeltaSizes) -> DeltaInputs:
     channels = weights.conv_CT.shape[0]
-    taps = read_taps(ring[:, :, :channels], lane_B, position_B, weights.conv_CT.shape[1], 1)
-    gates = ring[lane_B, position_B % ring.shape[1]][:, channels:]
-    return delta_inputs(taps, gates, weights, sizes)
+    taps = read_taps(ring, lane_B, position_B, weights.conv_CT.shape[1], 1)
+    return delta_inputs(taps[:, :, :channels], taps[:, -1, channels:], weights, sizes)

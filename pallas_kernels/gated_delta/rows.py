@@ -6,6 +6,7 @@ that position and never read before, so a ring needs no commit.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -37,9 +38,26 @@ def ring_rows(reach: int) -> int:
 
 
 def write_ring(ring_LRC: Float[Array, "L R C"], places: RowPlaces, rows_BC: Float[Array, "B C"]) -> Array:
-    """Stores each live row at its lane and position."""
-    lane = jnp.where(places.live_B, places.lane_B, ring_LRC.shape[0])
-    return ring_LRC.at[lane, places.position_B % ring_LRC.shape[1]].set(rows_BC, mode="drop")
+    """Stores each lane's newest live rows at their positions: as many as a ring holds, of however many there are."""
+    lanes, size = ring_LRC.shape[:2]
+    lane = jnp.where(places.live_B, places.lane_B, lanes)
+    last_L = jnp.full((lanes,), -1, jnp.int32).at[lane].max(places.position_B, mode="drop")
+    stays = places.position_B > last_L[jnp.minimum(lane, lanes - 1)] - size
+    return ring_LRC.at[jnp.where(stays, lane, lanes), places.position_B % size].set(rows_BC, mode="drop")
+
+
+def recent_taps(
+    ring_LRC: Float[Array, "L R C"], places: RowPlaces, rows_BC: Float[Array, "B C"], taps: int, dilation: int
+) -> Float[Array, "B T C"]:
+    """`read_taps` of rows that are not in the ring yet: taps among these rows are theirs, older ones the ring's."""
+    row = jnp.arange(rows_BC.shape[0], dtype=jnp.int32)
+    back = jnp.arange(taps - 1, -1, -1, dtype=jnp.int32) * dilation
+    # Rows of a lane are contiguous: the newest first row so far is the lane's own.
+    first = jax.lax.cummax(jnp.where(places.first_B(), row, 0))
+    source_BT = row[:, None] - back[None, :]
+    here = (source_BT >= first[:, None])[:, :, None]
+    older = read_taps(ring_LRC, places.lane_B, places.position_B, taps, dilation)
+    return jnp.where(here, rows_BC[jnp.maximum(source_BT, 0)], older)
 
 
 def read_taps(

@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from pallas_kernels.dense_matmul import Weight, linear
-from pallas_kernels.gated_delta.rows import RowPlaces, depthwise, read_taps, write_ring
+from pallas_kernels.gated_delta.rows import RowPlaces, depthwise, recent_taps, write_ring
 from pallas_kernels.hyper_connection import grouped_rms
 from pallas_kernels.tree_sum import product_sum
 
@@ -58,6 +58,5 @@ def ngram_mix(
 ) -> tuple[Float[Array, "L R N"], Float[Array, "B N"]]:
     """Returns the ring with the rows' convolution inputs, and the streams with u and v added. float32."""
     u, c = injected(streams, embedding_BE, weights, n, eps)
-    ring = write_ring(ring_LRN, places, c)
-    taps = read_taps(ring, places.lane_B, places.position_B, weights.conv_CT.shape[1], dilation)
-    return ring, streams + u + jax.nn.silu(depthwise(taps, weights.conv_CT))
+    taps = recent_taps(ring_LRN, places, c, weights.conv_CT.shape[1], dilation)
+    return write_ring(ring_LRN, places, c), streams + u + jax.nn.silu(depthwise(taps, weights.conv_CT))

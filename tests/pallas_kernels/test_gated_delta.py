@@ -56,14 +56,15 @@ class Lanes:
             position += places
             draft += [place >= piece[3] if len(piece) == 4 else False for place in places]
         live = len(lane)
-        padding = 16 - live
+        height = 16 * max(1, -(-live // 16))
+        padding = height - live
         places = RowPlaces(
             np.array(lane + [0] * padding, np.int32),
             np.array(position + [0] * padding, np.int32),
-            np.arange(16) < live,
+            np.arange(height) < live,
             np.array(draft + [False] * padding),
         )
-        raw, gates = np.full((16, C), np.nan, np.float32), np.full((16, 2 * H), np.nan, np.float32)
+        raw, gates = np.full((height, C), np.nan, np.float32), np.full((height, 2 * H), np.nan, np.float32)
         raw[:live], gates[:live] = RAW[lane, position], GATES[lane, position]
         self.state, out = step(self.state, self.folded, jax.tree.map(jnp.asarray, places), raw, gates)
         out = np.asarray(out)
@@ -137,6 +138,16 @@ def test_company_and_place_in_the_tile_change_no_bit(plain):
         joined = np.concatenate(pieces)
         assert unequal(joined, plain[0][lane][: len(joined)]) == 0
     assert unequal(lanes.state.committed[1], plain[1][1][16]) == 0
+
+
+def test_a_tall_block_of_rows_has_the_bits_of_tiles(plain):
+    lanes = Lanes()
+    lanes.run((0, 0, 3))
+    found = dict(zip((1, 0), lanes.run((1, 0, 37), (0, 3, 34)), strict=True))
+    assert unequal(found[1], plain[0][1][:37]) == 0 and unequal(found[0], plain[0][0][3:34]) == 0
+    after = dict(zip((0, 1), lanes.run((0, 34, 40), (1, 37, 40)), strict=True))
+    assert unequal(after[0], plain[0][0][34:]) == 0 and unequal(after[1], plain[0][1][37:]) == 0
+    assert unequal(lanes.state.committed[1], plain[1][1][40]) == 0
 
 
 def test_a_dropped_convolution_tail_is_told_apart(plain):

@@ -48,14 +48,15 @@ def rule_by_chunks(inputs: RuleInputs, chunk: int) -> Float[Array, "T H dv"]:
         raise ValueError(f"rule_by_chunks: a chunk of {chunk} rows")
     rows, heads, size = inputs.v.shape
     # A row of zeros leaves the state as it is, so the last chunk may be filled with them.
-    chunks = jax.tree.map(lambda a: _cut(a, chunk), inputs)
-    out = lax.scan(_chunk_step, _empty_state(inputs), chunks)[1]
+    chunks = jax.tree.map(lambda a: cut_chunks(a, chunk), inputs)
+    out = lax.scan(chunk_step, _empty_state(inputs), chunks)[1]
     return out.swapaxes(1, 2).reshape(-1, heads, size)[:rows]
 
 
-def _chunk_step(
+def chunk_step(
     state: Float[Array, "H dk dv"], rows: RuleInputs
 ) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
+    """Takes one chunk into the state. Returns the state after it and the rows' read-outs."""
     total = jnp.cumsum(rows.log_decay, axis=1)
     lower = jnp.tril(jnp.ones((total.shape[1], total.shape[1]), bool))[None]
     # The exponent is masked before exp: above the diagonal it is positive and may overflow.
@@ -78,6 +79,7 @@ def _empty_state(inputs: RuleInputs) -> Float[Array, "H dk dv"]:
     return jnp.zeros((*inputs.k.shape[1:], inputs.v.shape[2]), inputs.v.dtype)
 
 
-def _cut(a: Float[Array, "T H ..."], chunk: int) -> Float[Array, "n H c ..."]:
+def cut_chunks(a: Float[Array, "T H ..."], chunk: int) -> Float[Array, "n H c ..."]:
+    """Cuts rows into chunks, zeros behind the last; heads come before rows."""
     padded = jnp.pad(a, [(0, -a.shape[0] % chunk)] + [(0, 0)] * (a.ndim - 1))
     return padded.reshape(-1, chunk, *a.shape[1:]).swapaxes(1, 2)

@@ -50,7 +50,7 @@ def rows(proof: Proof) -> list[tuple[str, ...]]:
 
 
 def remarks(proof: Proof) -> list[str]:
-    """What stands below the table: everything unchecked by name, then the verdict."""
+    """What stands below the table: everything unchecked by name, digests of the replies, the verdict."""
     lines = [f"UNCHECKED {u.what}: {u.why}" for u in proof.unchecked if u.expected]
     surprises = [u for line in proof.tallies for u in line.unexpected] + [u for u in proof.unchecked if not u.expected]
     lines += [
@@ -59,6 +59,7 @@ def remarks(proof: Proof) -> list[str]:
     lines += [
         f"UNEQUAL {result.cell}: {result.error or result.differences[0]}" for result in proof.results if result.unequal
     ]
+    lines += [f"replies, {sampling}: {digest}" for sampling, digest in proof.hashes.items()]
     cells = f"{len(proof.results)} cells in {proof.seconds:.0f} s"
     return [*lines, f"{'GREEN' if proof.green else 'RED'}: {proof.subject}, {cells}"]
 

@@ -8,8 +8,9 @@ from checkpoints.commands import UsageError
 from experiments.prove import http
 from experiments.prove.claims import Result
 from experiments.prove.compare import Difference
-from experiments.prove.http import HttpCell, Seen, prove_http
+from experiments.prove.http import prove_http
 from experiments.prove.http_client import Answer, Client, HttpError, client_for
+from experiments.prove.http_compare import HttpCell, Seen, difference, seen, tally, unexercised
 from experiments.prove.report import remarks
 from fnx_jax.engine.fake import Faults
 from tests.fnx_jax.serve.support import running
@@ -28,6 +29,7 @@ def test_a_server_whose_replies_agree_is_green(url, monkeypatch):
     monkeypatch.setattr(http, "SAMPLINGS", {"seeded": http.SAMPLINGS["seeded"], "greedy": http.SAMPLINGS["greedy"]})
     found = prove_http(url, None, long=False, seed=1, progress=lambda what: None, begin_s=0.0)
     assert found.green, remarks(found)
+    assert len(set(found.hashes.values())) == 2
     assert found.facts["compared_by"] == "token_sha"
     assert {line.claim: line.equal for line in found.tallies if line.cells} == {"again": 2, "solo": 8, "stream": 6}
 
@@ -60,21 +62,21 @@ def test_a_reply_that_changes_in_company_is_red(url, monkeypatch):
     ],
 )
 def test_how_replies_differ(changes, wanted):
-    assert http.difference("r", ANSWER, replace(ANSWER, **changes)) == wanted
+    assert difference("r", ANSWER, replace(ANSWER, **changes)) == wanted
 
 
 def test_kept_prompts_and_drafts_turn_their_claims_on():
-    assert http.seen([ANSWER, ANSWER], [replace(ANSWER, cached=4), ANSWER]) == Seen(cached=4)
-    assert http.seen([replace(ANSWER, accepted=1)], [replace(ANSWER, accepted=3)]) == Seen()
-    lines = {line.claim: line for line in http.tally([Result(HttpCell(), evidence=Seen(accepted=2))])}
+    assert seen([ANSWER, ANSWER], [replace(ANSWER, cached=4), ANSWER]) == Seen(cached=4)
+    assert seen([replace(ANSWER, accepted=1)], [replace(ANSWER, accepted=3)]) == Seen()
+    lines = {line.claim: line for line in tally([Result(HttpCell(), evidence=Seen(accepted=2))])}
     assert (lines["plain"].equal, lines["plain"].unchecked, lines["fresh"].unchecked) == (1, 0, 1)
 
 
 def test_replies_that_came_one_after_the_other_are_unchecked():
     later = replace(ANSWER, begin_s=0.5, first_s=2.5, end_s=3.0)
-    assert http.unexercised(HttpCell(2, True), [ANSWER, later]) == ("replies did not overlap",)
-    assert http.unexercised(HttpCell(2, True), [ANSWER, ANSWER]) == ()
-    assert http.unexercised(HttpCell(), [replace(ANSWER, text="", token_ids=())]) == ("a reply was empty",)
+    assert unexercised(HttpCell(2, True), [ANSWER, later]) == ("replies did not overlap",)
+    assert unexercised(HttpCell(2, True), [ANSWER, ANSWER]) == ()
+    assert unexercised(HttpCell(), [replace(ANSWER, text="", token_ids=())]) == ("a reply was empty",)
 
 
 def test_a_server_that_is_not_there_is_a_usage_error():

@@ -43,8 +43,12 @@ def kept_everywhere(scaled: Scaled, params: DrawParams) -> Bool[Array, "B v"]:
     """Filters all entries by top_k, top_p and min_p, each rank its own, however many are kept."""
     key_Bv, slices = _ordered_bits(scaled.z_BV), scaled.slices
     top_k_B1 = jnp.maximum(params.top_k_B, 0).astype(jnp.uint32)[:, None]
-    first_k_Bv = _prefix(key_Bv, jnp.ones_like(key_Bv)[None], lambda count_1B1: count_1B1[0] < top_k_B1, slices)
-    within_k_Bv = (params.top_k_B <= 0)[:, None] | first_k_Bv
+    within_k_Bv = lax.cond(
+        (top_k_B1 > 0).any(),
+        lambda: _prefix(key_Bv, jnp.ones_like(key_Bv)[None], lambda count_1B1: count_1B1[0] < top_k_B1, slices),
+        lambda: jnp.ones_like(key_Bv, bool),
+    )
+    within_k_Bv = within_k_Bv | (top_k_B1 == 0)
     masses_3Bv = jnp.where(within_k_Bv[None], _masses(scaled.z_BV, scaled.ceiling_B), jnp.uint32(0))
     total_5B1 = carried(slices.total(mass_sums(masses_3Bv)))
     short = lambda sums_3B1: within_fraction(carried(sums_3B1), total_5B1, _fraction(params))  # noqa: E731

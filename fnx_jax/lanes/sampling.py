@@ -13,10 +13,16 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32
 
 from fnx_jax.lanes.kept import kept_candidates, kept_everywhere
-from fnx_jax.lanes.scaled import GREEDY_BELOW, OVER_VOCABULARY, Adjustments, DrawParams, Scaled
-from fnx_jax.lanes.scaled import adjust as adjust
-from fnx_jax.lanes.scaled import finite_rows as finite_rows
-from fnx_jax.lanes.scaled import scale as scale
+from fnx_jax.lanes.scaled import (
+    GREEDY_BELOW,
+    OVER_VOCABULARY,
+    Adjustments,
+    DrawParams,
+    Scaled,
+    adjust,
+    finite_rows,
+    scale,
+)
 from fnx_jax.vocabulary_slices import Slices, first_largest, whole
 from pallas_kernels.fixed_point import MOST_MASSES
 from pallas_kernels.keyed_noise import gumbel_noise
@@ -96,13 +102,16 @@ def _draw_listed(scaled: Scaled, params: DrawParams, count: int) -> tuple[jax.Ar
 
 
 def _draw_unlisted(scaled: Scaled, params: DrawParams, widened_B: jax.Array) -> jax.Array:
-    """Gumbel-max over the vocabulary. min_p is a bound on z alone; only the rows named here have other filters."""
+    """Gumbel-max over the vocabulary. min_p is a bound on z alone; rows with other filters are seen to one by one."""
     bounded_BV = scaled.z_BV >= scaled.floor_B[:, None]
-    kept_BV = lax.cond(
-        widened_B.any(),
-        lambda: jnp.where(widened_B[:, None], kept_everywhere(scaled, params), bounded_BV),
-        lambda: bounded_BV,
-    )
+
+    def kept(row: tuple[Scaled, DrawParams, jax.Array, jax.Array]) -> jax.Array:
+        row_scaled, row_params, bounded_V, widened = row
+        one_scaled, one_params = jax.tree.map(lambda leaf: leaf[None], (row_scaled, row_params))
+        return lax.cond(widened, lambda: kept_everywhere(one_scaled, one_params)[0], lambda: bounded_V)
+
+    rows = scaled, params, bounded_BV, widened_B
+    kept_BV = lax.cond(widened_B.any(), lambda: lax.map(kept, rows), lambda: bounded_BV)
     noise_BV = gumbel_noise(params.seed_B2, params.choice_B, params.position_B, scaled.slices.ids())
     return scaled.slices.first_largest(jnp.where(kept_BV, scaled.z_BV + noise_BV, -jnp.inf))
 
@@ -116,8 +125,8 @@ def _checked(
     slices = slices or whole(columns)
     if columns != slices.width:
         raise ValueError(f"draw: logits of {columns} columns, but a slice holds {slices.width}")
-    if slices.ranks * slices.width > MOST_MASSES:
-        raise ValueError(f"draw: {slices.ranks * slices.width} ids, more than the {MOST_MASSES} whose masses add up")
+    if slices.vocabulary > MOST_MASSES:
+        raise ValueError(f"draw: {slices.vocabulary} ids, more than the {MOST_MASSES} whose masses add up")
     if valid_V.shape != (columns,) or valid_V.dtype != jnp.bool_:
         raise ValueError(f"draw: valid is {valid_V.dtype} {valid_V.shape}, not bool {(columns,)}")
     for name in ("choice_B", "position_B", "temperature_B", "top_k_B", "top_p_B", "min_p_B"):

@@ -89,10 +89,10 @@ def slices_of(vocabulary: int, ranks: int) -> Slices:
     return Slices(vocabulary, -(-blocks // ranks) * 128, ranks)
 
 
-def report(arguments: Arguments, slices: Slices | None = None) -> dict[str, Any]:
+def report(arguments: Arguments, slices: Slices | None = None, candidates: int = CANDIDATES) -> dict[str, Any]:
     """All that is asked of rows of logits: tokens and finite flags, log-probabilities and the likeliest ids."""
     *drawn, target = arguments
-    tokens, finite = draw_adjusted(*drawn, candidates=CANDIDATES, slices=slices)
+    tokens, finite = draw_adjusted(*drawn, candidates=candidates, slices=slices)
     logprob, ids, logprobs = row_logprobs(arguments[0], target, 20, slices=slices)
     return {"tokens": tokens, "finite": finite, "logprob": logprob, "ids": ids, "logprobs": logprobs}
 

@@ -22,10 +22,12 @@ V = 1000
 SEEDS = range(4)
 
 
-@pytest.mark.parametrize(("vocabulary", "ranks"), [(V, 2), (V, 4), (130, 4)])
-def test_ranks_draw_and_report_the_bits_of_one_device(vocabulary, ranks):
-    """With 130 ids, two of four ranks hold nothing but padding."""
-    on_ranks = on_slices(report, vocabulary, ranks)
+@pytest.mark.parametrize(
+    ("vocabulary", "ranks", "candidates"), [(V, 2, sliced.CANDIDATES), (V, 4, sliced.CANDIDATES), (130, 4, 1024)]
+)
+def test_ranks_draw_and_report_the_bits_of_one_device(vocabulary, ranks, candidates):
+    """With 130 ids, two of four ranks hold nothing but padding, and every candidate is listed."""
+    on_ranks = on_slices(partial(report, candidates=candidates), vocabulary, ranks)
     for kind in KINDS:
         for seed in SEEDS:
             arguments = case(kind, vocabulary, seed)
@@ -72,6 +74,13 @@ def test_a_mistake_is_told_apart(mistake, planted):
         found, wanted = planted(arguments, MISTAKES.index(mistake)), defined(arguments)
         wrong |= differing(found, {name: np.stack([value] * 2) for name, value in wanted.items()})
     assert bool(wrong) == (mistake != "none"), wrong
+
+
+@pytest.mark.parametrize(("slices", "word"), [(Slices(V, 512, 2), "512"), (Slices(1 << 19, V, 1 << 10), "524288 ids")])
+def test_slices_that_do_not_fit_are_refused(slices, word):
+    *drawn, _ = case("normal", V, 0)
+    with pytest.raises(ValueError, match=word):
+        draw_adjusted(*drawn, slices=slices)
 
 
 def gathered_sizes(jaxpr: Any) -> list[int]:

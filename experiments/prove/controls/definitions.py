@@ -14,6 +14,7 @@ from fnx_jax.families.flash_next import moe
 from fnx_jax.families.flash_next.sparse_attention import op
 from fnx_jax.lanes import sampling
 from fnx_jax.lanes.scaled import DrawParams
+from pallas_kernels.norms import reference as norms
 
 ROWS = 16
 
@@ -73,6 +74,19 @@ def expert_sums() -> str | None:
     while total.shape[1] > 1:
         total = total[:, 0::2] + total[:, 1::2]
     return _parting("expert sum", np.asarray(found), total[:, 0])
+
+
+def norm_sums() -> str | None:
+    """Norms of random rows against squares added by halves, written out."""
+    width, eps = 96, 1e-6
+    x_BD = np.random.default_rng(5).standard_normal((4 * ROWS, width)).astype(np.float32)
+    half_BD = np.pad(x_BD * x_BD, [(0, 0), (0, 128 - width)])
+    while half_BD.shape[1] > 1:
+        low, high = np.split(half_BD, 2, axis=1)
+        half_BD = low + high
+    wanted = jax.jit(lambda total: jax.lax.rsqrt(total / jnp.float32(width) + jnp.float32(eps)))(half_BD)
+    found = jax.jit(lambda x: norms.inverse_rms(x, eps))(x_BD)
+    return _parting("norm", np.asarray(found), np.asarray(wanted))
 
 
 def _draw(logits_BV: np.ndarray, params: DrawParams, candidates: int) -> np.ndarray:

@@ -30,7 +30,7 @@ def split_by_rows(x_BI, weight_OI):
     return jax.lax.cond(jnp.any(x_BI[8:] != 0), in_halves, lambda: TILE_MATMUL(x_BI, weight_OI))
 
 
-def untiled(f, x_MK):
+def untiled(f, x_MK, outputs):
     """As many rows as there are, in one call."""
     return f(x_MK)
 
@@ -52,10 +52,14 @@ def softmax_under_one_ceiling(logits_BE):
     return weight * (jnp.float32(1) / tree_sum(weight))[:, None]
 
 
-def groups_of_capacity(expert_BA, experts):
-    """Drops what a tile asks of an expert beyond its capacity, the last rows first."""
-    groups = GROUP_ROWS(expert_BA, experts)
-    return replace(groups, tile_pair=groups.tile_pair.at[:, CAPACITY:].set(-1))
+def groups_of_capacity(expert_BA, experts, height):
+    """Drops what is asked of an expert beyond its capacity, the last rows first."""
+    groups = GROUP_ROWS(expert_BA, experts, height)
+    tile = jnp.arange(groups.tile_expert.shape[0])
+    same = groups.tile_expert[:, None] == groups.tile_expert[None, :]
+    earlier = jnp.sum(same & (tile[None, :] < tile[:, None]), axis=1)
+    place = earlier[:, None] * height + jnp.arange(height)[None, :]
+    return replace(groups, tile_pair=jnp.where(place < CAPACITY, groups.tile_pair, -1))
 
 
 CONTROLS: tuple[Control, ...] = (
@@ -65,7 +69,7 @@ CONTROLS: tuple[Control, ...] = (
         "a program has as many rows as are live, and a dot with it",
         heights,
         Plant(rounds.DeviceSteps, "run_tile", run_live_rows),
-        Plant(dense, "row_tiles", untiled),
+        Plant(dense, "row_dot", untiled),
     ),
     planted(
         "contraction_split_by_rows",

@@ -13,16 +13,13 @@ from pallas_kernels.gated_delta import op as delta
 from pallas_kernels.gated_delta.rows import RowPlaces
 from pallas_kernels.ngram_mix import op as ngram
 
-TAPS, WRITE_RING, FOLD, ROWS = delta.read_taps, delta.write_ring, delta.fold, block.gated_delta_rows
+TAPS, WRITE_RING, ROWS = delta.recent_taps, delta.write_ring, block.gated_delta_rows
 COMMIT, FOLDED_AFTER = state.commit, layered.folded_after
 
 
-def taps_of_this_tile(ring_LRC, lane_B, position_B, taps, dilation):
-    """A convolution that sees only rows of the tile at hand: what lies behind its first row counts as zero."""
-    found_BTC = TAPS(ring_LRC, lane_B, position_B, taps, dilation)
-    wanted_BT = position_B[:, None] - jnp.arange(taps - 1, -1, -1, dtype=jnp.int32)[None, :] * dilation
-    same = (lane_B[:, None, None] == lane_B[None, None]) & (wanted_BT[:, :, None] == position_B[None, None])
-    return jnp.where(same.any(axis=2)[:, :, None], found_BTC, jnp.float32(0))
+def taps_of_these_rows(ring_LRC, places, rows_BC, taps, dilation):
+    """A convolution that sees only the rows at hand: what lies behind a lane's first counts as zero."""
+    return TAPS(jnp.zeros_like(ring_LRC), places, rows_BC, taps, dilation)
 
 
 def ring_by_row(ring_LRC, places: RowPlaces, rows_BC):
@@ -31,10 +28,10 @@ def ring_by_row(ring_LRC, places: RowPlaces, rows_BC):
     return WRITE_RING(ring_LRC, replace(places, position_B=rows_B), rows_BC)
 
 
-def fold_onto_the_old(state, folded_L, target_L, weights, sizes):
-    """A stream that starts at row 0 begins from the state that its lane's last stream left."""
-    folded = FOLD(state, folded_L, target_L, weights, sizes)
-    return replace(folded, committed=jnp.where((target_L == 0)[:, None, None, None], state.committed, folded.committed))
+def rows_of_an_older_stream(state, folded_L, places, *rest):
+    """A stream's row 0 goes on from what its lane's last stream left: every row counts as one of a later turn."""
+    turn = state.ring.shape[1]
+    return ROWS(state, folded_L + turn, replace(places, position_B=places.position_B + turn), *rest)
 
 
 def rows_all_kept(state, folded_L, places, *rest):
@@ -64,14 +61,14 @@ CONTROLS: tuple[Control, ...] = (
         "3.4",
         "the recurrent layers' convolution forgets the rows before a chunk",
         streams,
-        Plant(delta, "read_taps", taps_of_this_tile),
+        Plant(delta, "recent_taps", taps_of_these_rows),
     ),
     planted(
         "ngram_convolution_tail_dropped",
         "4",
         "the n-gram layer's convolution forgets the rows before a chunk",
         streams,
-        Plant(ngram, "read_taps", taps_of_this_tile),
+        Plant(ngram, "recent_taps", taps_of_these_rows),
     ),
     planted(
         "ring_by_row",
@@ -85,7 +82,7 @@ CONTROLS: tuple[Control, ...] = (
         "4",
         "a stream starts from the recurrent state that its lane's last one left",
         streams,
-        Plant(delta, "fold", fold_onto_the_old),
+        Plant(block, "gated_delta_rows", rows_of_an_older_stream),
     ),
     planted(
         "state_at_the_scheduled_length",

@@ -4,21 +4,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fnx_jax.lanes.tiles import Tile
-from pallas_kernels.row_tiles import ROW_TILE
+from fnx_jax.lanes.tiles import Block, Tile
 
 ALIGNMENT = 64
 """Bytes; an array that begins at a multiple of it is read in place by a CPU device."""
 
 
-def one_buffer() -> Callable[[np.ndarray, Tile], np.ndarray]:
+def one_buffer() -> Callable[[np.ndarray, Tile | Block], np.ndarray]:
     """A `padded` that fills one buffer a plan array for all tiles of a round."""
     buffers: dict[tuple, np.ndarray] = {}
 
-    def padded(values: np.ndarray, tile: Tile) -> np.ndarray:
-        key = (id(values), values.shape[1:], values.dtype)
+    def padded(values: np.ndarray, tile: Tile | Block) -> np.ndarray:
+        key = (id(values), tile.height, values.shape[1:], values.dtype)
         if key not in buffers:
-            buffers[key] = aligned((ROW_TILE, *values.shape[1:]), values.dtype)
+            buffers[key] = aligned((tile.height, *values.shape[1:]), values.dtype)
         out = buffers[key]
         out[: tile.live] = values[tile.start : tile.start + tile.live]
         out[tile.live :] = 0

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.prove.controls.control import Control, Plant, planted
+from experiments.prove.controls.definitions import norm_sums
 from experiments.prove.controls.ranks import four_ranks, two_ranks
 from fnx_jax import collectives
 from fnx_jax.axes import RANKS
@@ -96,7 +97,7 @@ CONTROLS: tuple[Control, ...] = (
         "library_sum_in_norms",
         "3.3",
         "norms add squares in the library's order",
-        two_ranks,
+        norm_sums,
         Plant(norms, "product_sum", library_product_sum),
     ),
 )

@@ -1,4 +1,4 @@
-"""Host side: a tensor of a store in pieces along its first axis, so that memory does not grow with it. Next: store.py."""
+"""Host side: a tensor of a store in pieces along its first axis: memory does not grow with it. Next: store.py."""
 
 from collections.abc import Iterator
 from math import prod

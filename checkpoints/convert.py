@@ -1,5 +1,7 @@
 """Makes one checkpoint from another.
 
+    python -m checkpoints.convert SOURCE OUT --recipe=flash_next_4.05   # a plain checkpoint as an EXL3 pack
+    python -m checkpoints.convert SOURCE OUT --bits=3.05                # the same, by average width
     python -m checkpoints.convert SOURCE OUT --repack       # the same pack, tensors aligned for fast reads
     python -m checkpoints.convert SOURCE OUT --dequantize   # an EXL3 pack as a plain bf16 checkpoint
 
@@ -7,34 +9,62 @@ The result grows in OUT.unfinished and takes its name when it is whole and verif
 was stopped, however that ended. Host side. Read next: converter/__init__.py.
 """
 
+import hashlib
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from absl import flags
 
 from checkpoints.commands import UsageError, run
 from checkpoints.converter.dequantise import dequantise, plain_bytes
+from checkpoints.converter.pack import REPORT, pack_bytes, quantise, work_bytes
+from checkpoints.converter.quantise import Settings
 from checkpoints.converter.repack import repack
+from checkpoints.converter.units import Unit, network_units
 from checkpoints.converter.verify import folder_bytes, verify_folder
+from checkpoints.converter.widths import Average, average_bits, average_widths, check_widths, recipe_widths
 from checkpoints.converter.workplace import Workplace, require_room, working
-from checkpoints.inventory import check
+from checkpoints.errors import CheckpointError
+from checkpoints.exl3 import CODEBOOKS
+from checkpoints.inventory import Inventory, check
 from checkpoints.progress import byte_progress
+from checkpoints.recipe import read_recipe
 from checkpoints.store import Store, open_store
 
 FLAGS = flags.FlagValues()
 REPACK = flags.DEFINE_bool("repack", False, "copy, with tensors on 64 bytes", flag_values=FLAGS)
 DEQUANTIZE = flags.DEFINE_bool("dequantize", False, "multiply EXL3 layers out", flag_values=FLAGS)
 DTYPE = flags.DEFINE_enum("dtype", "BF16", ["BF16", "F16", "F32"], "of --dequantize's floats", flag_values=FLAGS)
+RECIPE = flags.DEFINE_string("recipe", None, "widths by name: a recipe, or a .toml file", flag_values=FLAGS)
+BITS = flags.DEFINE_float("bits", None, "average width of the decoder layers", flag_values=FLAGS)
+HEAD_BITS = flags.DEFINE_float("head_bits", 6, "width of the head, with --bits", flag_values=FLAGS)
+MTP_BITS = flags.DEFINE_float("mtp_bits", 4, "width of the draft head, with --bits", flag_values=FLAGS)
+NGRAM_BITS = flags.DEFINE_integer(
+    "ngram_bits", None, "width of n-gram rows; 0 keeps them plain", 0, 8, flag_values=FLAGS
+)
+CODEBOOK = flags.DEFINE_enum("codebook", "mul1", list(CODEBOOKS), "what states stand for", flag_values=FLAGS)
+OUT_SCALES = flags.DEFINE_enum(
+    "out_scales", "always", ["always", "never", "auto"], "give outputs scales", flag_values=FLAGS
+)
+SHARED_SCALES = flags.DEFINE_bool(
+    "shared_scales", False, "search one codebook factor for linears that are quantised together", flag_values=FLAGS
+)
+PAD = flags.DEFINE_bool("pad", False, "fill sizes that are no multiples of 128 up with zeros", flag_values=FLAGS)
+SEED = flags.DEFINE_integer("seed", 0, "of the random signs", flag_values=FLAGS)
+_PATTERNS = "flash_next_4.05"
+"""The recipe that says which linears are quantised, where widths are given as an average."""
 
 
 def main(positional: list[str]) -> None:
     """Makes the result that the flags ask for, and prints where it is."""
-    if REPACK.value and DEQUANTIZE.value:
-        raise UsageError("one of --repack and --dequantize was wanted, not both")
-    if not (REPACK.value or DEQUANTIZE.value):
-        raise UsageError("--repack or --dequantize was wanted")
+    ways = {"--repack": REPACK.value, "--dequantize": DEQUANTIZE.value, "--recipe": RECIPE.value, "--bits": BITS.value}
+    asked = [way for way, value in ways.items() if value not in (None, False)]
+    if len(asked) != 1:
+        raise UsageError(f"one of {', '.join(ways)} was wanted, found {' and '.join(asked) or 'none'}")
     source, out = _folders(positional)
     with open_store(source) as store:
-        _copy(store, out) if REPACK.value else _dequantise(store, out)
+        {"--repack": _copy, "--dequantize": _dequantise}.get(asked[0], _quantise)(store, out)
 
 
 def _folders(positional: list[str]) -> tuple[Path, Path]:
@@ -71,6 +101,56 @@ def _dequantise(store: Store, out: Path) -> None:
                 dequantise(store, inventory, work, DTYPE.value, advance)
             _finish(work)
     print(f"{out}: {total:,} bytes of {DTYPE.value}")
+
+
+def _quantise(store: Store, out: Path) -> None:
+    inventory = check(store)
+    units = network_units(inventory)
+    _refuse_quantised(store, inventory)
+    settings = _settings(units)
+    check_widths(units, settings.widths, settings.codebook, settings.ngram_bits, PAD.value)
+    plan = {"work": "quantize", "source": store.digest(), **_plan(settings)}
+    with working(out, plan) as work:
+        if work is not None:
+            require_room(out, pack_bytes(units, settings, store) - _present(work))
+            with byte_progress(work_bytes(units, settings), "quantizing") as advance:
+                quantise(store, inventory, units, work, settings, None, advance)
+            _finish(work)
+    print(f"{out}: {average_bits(units, settings.widths):.3f} bits a weight in the decoder layers; see {REPORT}")
+
+
+def _refuse_quantised(store: Store, inventory: Inventory) -> None:
+    found = next((name for name in inventory.tensors if name.endswith(".trellis")), None)
+    if found is not None:
+        raise CheckpointError(f"{store.path}: {found}: quantised already; --dequantize comes first")
+
+
+def _settings(units: list[Unit]) -> Settings:
+    recipe = read_recipe(RECIPE.value or _PATTERNS)
+    ngram_bits = recipe.ngram_bits if NGRAM_BITS.value is None else NGRAM_BITS.value
+    codebook = CODEBOOK.value if BITS.value is not None else recipe.quantization.get("codebook", CODEBOOK.value)
+    if BITS.value is not None:
+        average = Average(BITS.value, HEAD_BITS.value, MTP_BITS.value)
+        widths = average_widths(units, recipe, average, codebook)
+    else:
+        widths = recipe_widths(units, recipe)
+    return Settings(
+        widths=widths,
+        recipe=replace(recipe, ngram_bits=ngram_bits),
+        codebook=codebook,
+        ngram_bits=ngram_bits,
+        out_scales=OUT_SCALES.value,
+        shared_scales=SHARED_SCALES.value,
+        seed=SEED.value,
+    )
+
+
+def _plan(settings: Settings) -> dict:
+    """What another run must ask for to take this one up."""
+    names = ("codebook", "ngram_bits", "out_scales", "shared_scales", "seed")
+    widths = hashlib.sha256(json.dumps(sorted(settings.widths.items())).encode()).hexdigest()
+    dtypes = hashlib.sha256(json.dumps(asdict(settings.recipe), sort_keys=True).encode()).hexdigest()
+    return {name: getattr(settings, name) for name in names} | {"widths": widths, "recipe": dtypes}
 
 
 def _finish(work: Workplace) -> None:

@@ -1,7 +1,7 @@
 """Host side: an EXL3 pack as a plain checkpoint: every layer multiplied out, every n-gram row decoded.
 
-The names stay, and experts take the form that goes with them: fused under the published prefix, one tensor each under
-that of Transformers. The vision tower is copied as it is stored. Read next: units.py, repack.py.
+The names stay, and experts take the form that goes with them: fused under the published prefix and in a draft head, one
+tensor each under the prefix of Transformers. The vision tower is copied as it is stored. Read next: units.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from checkpoints.converter.workplace import Workplace
 from checkpoints.errors import CheckpointError
 from checkpoints.headers import DTYPES
 from checkpoints.inventory import Inventory
-from checkpoints.naming import PUBLISHED_PREFIX, expert_prefix, read_expert
+from checkpoints.naming import MTP_PREFIX, PUBLISHED_PREFIX, expert_prefix, read_expert
 from checkpoints.ngram import open_ngram_table
 from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
 from checkpoints.store import Store
@@ -77,7 +77,7 @@ def part_entries(store: Store, inventory: Inventory, part: Part, dtype: str) -> 
         case Linear():
             if exl3.is_linear(store, part.name) or f"{part.name}.weight" in store:
                 yield Entry(f"{part.name}.weight", dtype, part.shape, partial(_linear, store, part, dtype))
-        case Experts() if inventory.prefix == PUBLISHED_PREFIX:
+        case Experts() if PUBLISHED_PREFIX == inventory.prefix or part.prefix.startswith(MTP_PREFIX):
             E, F, D, module = part.count, part.ffn, part.hidden, f"{part.prefix}mlp.experts."
             both = partial(_experts, store, part, ("gate_proj", "up_proj"), dtype)
             yield Entry(f"{module}gate_up_proj", dtype, (E, 2 * F, D), both)

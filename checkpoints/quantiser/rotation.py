@@ -1,5 +1,7 @@
 """Host side: the 128-point rotation on one axis of a matrix. Read next: regularise.py."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from checkpoints.exl3 import BLOCK
@@ -17,6 +19,7 @@ def rotate_rows(x_KN: np.ndarray) -> np.ndarray:
     return (_hadamard(x_KN.dtype) @ x_KN.reshape(-1, BLOCK, N)).reshape(K, N)
 
 
+@lru_cache(maxsize=4)
 def _hadamard(dtype: np.dtype) -> np.ndarray:
     H = np.ones((1, 1))
     while len(H) < BLOCK:

@@ -1,7 +1,8 @@
 """Makes one checkpoint from another.
 
     python -m checkpoints.convert SOURCE OUT --recipe=flash_next_4.05   # a plain checkpoint as an EXL3 pack
-    python -m checkpoints.convert SOURCE OUT --bits=3.05                # the same, by average width
+    python -m checkpoints.convert SOURCE OUT --bits=3.05 --calibration=TEXT   # by average width, errors weighed by
+                                                                              # what the layers read of a text
     python -m checkpoints.convert SOURCE OUT --repack       # the same pack, tensors aligned for fast reads
     python -m checkpoints.convert SOURCE OUT --dequantize   # an EXL3 pack as a plain bf16 checkpoint
 
@@ -14,12 +15,13 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 from absl import flags
 
 from checkpoints.commands import UsageError, run
 from checkpoints.converter.dequantise import dequantise, plain_bytes
 from checkpoints.converter.pack import REPORT, pack_bytes, quantise, work_bytes
-from checkpoints.converter.quantise import Settings
+from checkpoints.converter.quantise import Calibrator, Settings
 from checkpoints.converter.repack import repack
 from checkpoints.converter.units import Unit, network_units
 from checkpoints.converter.verify import folder_bytes, verify_folder
@@ -28,6 +30,7 @@ from checkpoints.converter.workplace import Workplace, require_room, working
 from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import CODEBOOKS
 from checkpoints.inventory import Inventory, check
+from checkpoints.naming import text_config
 from checkpoints.progress import byte_progress
 from checkpoints.recipe import read_recipe
 from checkpoints.store import Store, open_store
@@ -51,6 +54,11 @@ SHARED_SCALES = flags.DEFINE_bool(
     "shared_scales", False, "search one codebook factor for linears that are quantised together", flag_values=FLAGS
 )
 PAD = flags.DEFINE_bool("pad", False, "fill sizes that are no multiples of 128 up with zeros", flag_values=FLAGS)
+CALIBRATION = flags.DEFINE_multi_string(
+    "calibration", [], "texts, or .npy files of token ids, for Hessians; may be repeated", flag_values=FLAGS
+)
+CALIBRATION_ROWS = flags.DEFINE_integer("calibration_rows", 250, "sequences of it, at most", 1, flag_values=FLAGS)
+CALIBRATION_COLUMNS = flags.DEFINE_integer("calibration_columns", 2048, "tokens of each", 2, flag_values=FLAGS)
 SEED = flags.DEFINE_integer("seed", 0, "of the random signs", flag_values=FLAGS)
 _PATTERNS = "flash_next_4.05"
 """The recipe that says which linears are quantised, where widths are given as an average."""
@@ -109,12 +117,14 @@ def _quantise(store: Store, out: Path) -> None:
     _refuse_quantised(store, inventory)
     settings = _settings(units)
     check_widths(units, settings.widths, settings.codebook, settings.ngram_bits, PAD.value)
-    plan = {"work": "quantize", "source": store.digest(), **_plan(settings)}
+    token_BT = _calibration_rows(store)
+    plan = {"work": "quantize", "source": store.digest(), **_plan(settings), "calibration": _digest(token_BT)}
     with working(out, plan) as work:
         if work is not None:
             require_room(out, pack_bytes(units, settings, store) - _present(work))
+            calibrator = None if token_BT is None else _calibrator(store, inventory, token_BT, work)
             with byte_progress(work_bytes(units, settings), "quantizing") as advance:
-                quantise(store, inventory, units, work, settings, None, advance)
+                quantise(store, inventory, units, work, settings, calibrator, advance)
             _finish(work)
     print(f"{out}: {average_bits(units, settings.widths):.3f} bits a weight in the decoder layers; see {REPORT}")
 
@@ -143,6 +153,31 @@ def _settings(units: list[Unit]) -> Settings:
         shared_scales=SHARED_SCALES.value,
         seed=SEED.value,
     )
+
+
+def _calibration_rows(store: Store) -> np.ndarray | None:
+    """Token ids to learn from, or None where no text is named."""
+    if not CALIBRATION.value:
+        return None
+    from fnx_jax.token_rows import read_token_rows
+
+    vocabulary = text_config(store.config or {})["vocab_size"]
+    try:
+        return read_token_rows(
+            CALIBRATION.value, store.path, CALIBRATION_ROWS.value, CALIBRATION_COLUMNS.value, vocabulary
+        )
+    except ValueError as error:
+        raise UsageError(f"--calibration: {error}") from error
+
+
+def _calibrator(store: Store, inventory: Inventory, token_BT: np.ndarray, work: Workplace) -> Calibrator:
+    from fnx_jax.calibration import calibrator
+
+    return calibrator(store, inventory, token_BT, work.folder / "streams")
+
+
+def _digest(token_BT: np.ndarray | None) -> str:
+    return "" if token_BT is None else f"{list(token_BT.shape)} {hashlib.sha256(token_BT.tobytes()).hexdigest()}"
 
 
 def _plan(settings: Settings) -> dict:

@@ -19,7 +19,7 @@ from checkpoints.converter.workplace import Workplace
 from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import MARKERS
 from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
-from checkpoints.quantize import codebook_scale, prepare_hessian, quantize_linears
+from checkpoints.quantize import Feedback, codebook_scale, prepare_hessian, quantize_linears
 from checkpoints.recipe import Recipe
 from checkpoints.store import Store
 from checkpoints.write import write_safetensors
@@ -41,7 +41,7 @@ class Calibrator(Protocol):
     columns: int
 
     def hessians(self, unit: Unit) -> Mapping[str, np.ndarray]:
-        """X^T X / rows of every input of a unit's linears, by `jobs.inputs_of`, float32 [K, K]."""
+        """X^T X / rows of a unit's inputs, by `jobs.inputs_of`, float32 [K, K]; of those that are known."""
         ...
 
     def end(self, unit: Unit, file: Path) -> None:
@@ -79,7 +79,7 @@ def quantise_unit(
     hessians: Mapping[str, np.ndarray] = {}
     if calibrator is not None and not all(file.exists() for file in files):
         hessians = calibrator.hessians(unit)
-    prepared: dict[str, object] = {}
+    prepared: dict[str, Feedback | None] = {}
     for job, file in zip(jobs, files, strict=True):
         again = file.exists()
         if not again:
@@ -123,7 +123,7 @@ def _calls(job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], pre
     for inputs, linears in groups.items():
         seed = zlib.crc32(f"{settings.seed} {inputs or inputs_of(linears[0].name)}".encode())
         if inputs and inputs not in prepared:
-            prepared[inputs] = prepare_hessian(hessians[inputs], linears[0].shape[1], seed)
+            prepared[inputs] = prepare_hessian(hessians.get(inputs), linears[0].shape[1], seed)
         yield [linear.name for linear in linears], prepared.get(inputs), seed
 
 

@@ -6,6 +6,8 @@
     python -m checkpoints.convert SOURCE OUT --repack       # the same pack, tensors aligned for fast reads
     python -m checkpoints.convert SOURCE OUT --dequantize   # an EXL3 pack as a plain bf16 checkpoint
 
+    python -m checkpoints.convert SOURCE --prepared=DIR     # as the running model holds it, which loads faster
+
 The result grows in OUT.unfinished and takes its name when it is whole and verified; the same command goes on where one
 was stopped, however that ended. Host side. Read next: converter/__init__.py.
 """
@@ -38,6 +40,8 @@ from checkpoints.store import Store, open_store
 FLAGS = flags.FlagValues()
 REPACK = flags.DEFINE_bool("repack", False, "copy, with tensors on 64 bytes", flag_values=FLAGS)
 DEQUANTIZE = flags.DEFINE_bool("dequantize", False, "multiply EXL3 layers out", flag_values=FLAGS)
+PREPARED = flags.DEFINE_string("prepared", None, "folder to make: leaves as the model holds them", flag_values=FLAGS)
+EXACT = flags.DEFINE_bool("exact", False, "with --prepared: for dtype float32", flag_values=FLAGS)
 DTYPE = flags.DEFINE_enum("dtype", "BF16", ["BF16", "F16", "F32"], "of --dequantize's floats", flag_values=FLAGS)
 RECIPE = flags.DEFINE_string("recipe", None, "widths by name: a recipe, or a .toml file", flag_values=FLAGS)
 BITS = flags.DEFINE_float("bits", None, "average width of the decoder layers", flag_values=FLAGS)
@@ -66,13 +70,19 @@ _PATTERNS = "flash_next_4.05"
 
 def main(positional: list[str]) -> None:
     """Makes the result that the flags ask for, and prints where it is."""
-    ways = {"--repack": REPACK.value, "--dequantize": DEQUANTIZE.value, "--recipe": RECIPE.value, "--bits": BITS.value}
+    ways = {
+        "--repack": REPACK.value,
+        "--dequantize": DEQUANTIZE.value,
+        "--prepared": PREPARED.value,
+        "--recipe": RECIPE.value,
+        "--bits": BITS.value,
+    }
     asked = [way for way, value in ways.items() if value not in (None, False)]
     if len(asked) != 1:
         raise UsageError(f"one of {', '.join(ways)} was wanted, found {' and '.join(asked) or 'none'}")
-    source, out = _folders(positional)
+    source, out = _folders([*positional, PREPARED.value] if PREPARED.value else positional)
     with open_store(source) as store:
-        {"--repack": _copy, "--dequantize": _dequantise}.get(asked[0], _quantise)(store, out)
+        {"--repack": _copy, "--dequantize": _dequantise, "--prepared": _prepare}.get(asked[0], _quantise)(store, out)
 
 
 def _folders(positional: list[str]) -> tuple[Path, Path]:
@@ -109,6 +119,21 @@ def _dequantise(store: Store, out: Path) -> None:
                 dequantise(store, inventory, work, DTYPE.value, advance)
             _finish(work)
     print(f"{out}: {total:,} bytes of {DTYPE.value}")
+
+
+def _prepare(store: Store, out: Path) -> None:
+    from fnx_jax.preparing import arithmetic, prepare
+
+    inventory, kind = check(store), arithmetic(EXACT.value)
+    total = sum(store.info(name).nbytes for name in inventory.tensors)
+    plan = {"work": "prepare", "source": store.digest(), "exact": kind.exact, "decode": kind.decode}
+    with working(out, plan) as work:
+        if work is not None:
+            require_room(out, total - _present(work))
+            with byte_progress(total, "preparing") as advance:
+                prepare(store, inventory, work.pack, kind, advance)
+            work.finish()
+    print(f"{out}: prepared for {'decoded' if kind.decode else 'packed'} weights")
 
 
 def _quantise(store: Store, out: Path) -> None:

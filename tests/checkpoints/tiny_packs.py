@@ -106,19 +106,21 @@ def edit_config(folder: Path, edit: Callable[[dict], object]) -> None:
 
 
 def first_layers(folder: Path, layers: int = 2) -> Path:
-    """The first layers of the embedded checkpoint, without a draft head."""
+    """The first layers of the embedded checkpoint, without a draft head; the first one alone has no n-gram table."""
     prefix = "model.language_model.layers."
     with open_store(DEMO) as store:
         gone = tuple(f"{prefix}{i}." for i in range(layers, store.config["text_config"]["num_hidden_layers"]))
         names = [name for name in store.names() if not name.startswith((*gone, "mtp."))]
         table = [name for name in names if ".ngram_embedding." in name]
-        metadata = store.metadata(store.info(table[0]).file.name)
         folder.mkdir(parents=True)
         body = {name: store.read(name) for name in names if name not in table}
         write_safetensors(folder / "model.safetensors", body, {"format": "pt"})
-        write_safetensors(folder / "ngram_embedding.safetensors", {name: store.read(name) for name in table}, metadata)
+        if table:
+            rows, metadata = {n: store.read(n) for n in table}, store.metadata(store.info(table[0]).file.name)
+            write_safetensors(folder / "ngram_embedding.safetensors", rows, metadata)
         text = store.config["text_config"]
         text |= {"num_hidden_layers": layers, "layer_types": text["layer_types"][:layers], "mtp_num_hidden_layers": 0}
+        text["ple_layer_ids"] = [layer for layer in text["ple_layer_ids"] if layer <= layers]
         text.pop("mtp")
         (folder / "config.json").write_text(json.dumps(store.config | {"text_config": text}))
     shutil.copyfile(DEMO / "tokenizer.json", folder / "tokenizer.json")

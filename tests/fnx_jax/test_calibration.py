@@ -139,7 +139,7 @@ def test_run_that_is_taken_up_finds_the_same(run, tmp_path):
     assert seen == [4, 5]
 
 
-def test_conversion_weighs_errors_by_the_calibration_rows(tmp_path, monkeypatch):
+def test_conversion_weighs_errors_by_the_calibration_rows(run, tmp_path, monkeypatch):
     """Its head's errors are smaller where its inputs are loud, and the pack says what it was calibrated with."""
     for module in (ldlq, scale, ngram):
         monkeypatch.setattr(module, "search", greedy_search)
@@ -157,8 +157,7 @@ def test_conversion_weighs_errors_by_the_calibration_rows(tmp_path, monkeypatch)
             errors.append(layer_matrix(pack, "lm_head")[: wanted.shape[0], : wanted.shape[1]] - wanted)
             assert ("calibration" in pack.config["quantization_config"]) == bool(flags)
     assert pack.config["quantization_config"]["calibration"] == {"rows": 2, "cols": 40}
-    folder = tmp_path / "streams"
-    hessian = Run(folder).until("head").found["head"]["lm_head"]
+    hessian = run.found["head"]["lm_head"]
     plain, weighed = (np.sum(error * (hessian @ error)) for error in errors)
     assert weighed < 0.8 * plain
 

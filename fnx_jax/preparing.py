@@ -16,7 +16,8 @@ from checkpoints.store import Store, open_store
 from checkpoints.write import Entry, write_entries, write_json
 from fnx_jax.families.flash_next.config import read_config
 from fnx_jax.families.flash_next.reading import Arithmetic, Progress, StoreSource
-from fnx_jax.prepared import ABOUT, FORMAT, About, write_parts
+from fnx_jax.prepared import ABOUT, FORMAT, About
+from fnx_jax.recorder import write_parts
 
 
 def arithmetic(exact: bool) -> Arithmetic:

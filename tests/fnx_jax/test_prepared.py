@@ -10,7 +10,7 @@ import pytest
 import fnx_jax
 from checkpoints import CheckpointError, convert
 from checkpoints.commands import execute
-from fnx_jax import prepared as module
+from fnx_jax import recorder as module
 from fnx_jax.loading import load
 from fnx_jax.prepared import ABOUT, ARRAYS
 from tests.checkpoints.tiny_packs import first_layers

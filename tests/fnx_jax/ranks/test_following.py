@@ -1,5 +1,6 @@
 """A follower makes rank 0's calls in rank 0's order, and notices when rank 0 is gone, as rank 0 notices the other."""
 
+import contextlib
 import socket
 import struct
 import time
@@ -160,5 +161,6 @@ def test_a_follower_refuses_calls_that_are_none():
 
 def test_a_long_round_is_taken_only_after_it_was_allowed():
     leader, link, _, lost_by_one = pair(group())
-    leader.send(Commit(np.zeros(SMALL // 4, np.int32)))
+    with contextlib.suppress(RankLost):  # the other may hang up before the whole record is sent
+        leader.send(Commit(np.zeros(SMALL // 4, np.int32)))
     assert "bytes, at most" in lost_by_one.wait()

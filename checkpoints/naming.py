@@ -138,29 +138,43 @@ def read_expert(store: Store, layer_prefix: str, expert: int, projection: str) -
     Raises: CheckpointError where the expert is not there, its shape makes no sense, or the layer is quantised;
       ValueError for another projection.
     """
-    if projection not in EXPERT_PROJECTIONS:
-        raise ValueError(f"read_expert: no projection {projection!r}; wanted one of {', '.join(EXPERT_PROJECTIONS)}")
-    separate = expert_prefix(layer_prefix, expert, projection) + ".weight"
-    if separate in store:
-        if len(store.info(separate).shape) != 2:
-            raise CheckpointError(f"{store.info(separate).where}: [out, in] was wanted")
-        return store.read(separate)
-    fused = f"{layer_prefix}mlp.experts.{'down_proj' if projection == 'down_proj' else 'gate_up_proj'}"
-    if fused in store:
-        return _read_fused(store, store.info(fused), expert, projection)
-    if expert_prefix(layer_prefix, expert, projection) + ".trellis" in store:
-        raise CheckpointError(f"{store.path}: {separate}: this layer's experts are EXL3: use checkpoints.exl3")
-    raise CheckpointError(f"{store.path}: {separate}: no such tensor, and no {fused} either")
-
-
-def _read_fused(store: Store, info: TensorInfo, expert: int, projection: str) -> np.ndarray:
-    """A slice of [E, 2F, D], gate rows before up rows, or of [E, D, F]."""
-    if len(info.shape) != 3 or (projection != "down_proj" and info.shape[1] % 2):
-        raise CheckpointError(f"{info.where}: fused experts are [E, 2F, D] for gate and up, [E, D, F] for down")
-    if not 0 <= expert < info.shape[0]:
-        raise CheckpointError(f"{info.where}: holds no expert {expert}")
+    info, _ = expert_info(store, layer_prefix, expert, projection)
+    if len(info.shape) == 2:
+        return store.read(info.name)
     (rows_OI,) = store.read_slice(info.name, expert, expert + 1)
     if projection == "down_proj":
         return rows_OI
     half = info.shape[1] // 2
     return rows_OI[:half] if projection == "gate_proj" else rows_OI[half:]
+
+
+def expert_info(store: Store, layer_prefix: str, expert: int, projection: str) -> tuple[TensorInfo, tuple[int, ...]]:
+    """Finds the tensor that holds one projection of one expert, and the shape that `read_expert` returns.
+
+    Args, Raises: as `read_expert`.
+    """
+    if projection not in EXPERT_PROJECTIONS:
+        raise ValueError(f"read_expert: no projection {projection!r}; wanted one of {', '.join(EXPERT_PROJECTIONS)}")
+    separate = expert_prefix(layer_prefix, expert, projection) + ".weight"
+    if separate in store:
+        info = store.info(separate)
+        if len(info.shape) != 2:
+            raise CheckpointError(f"{info.where}: [out, in] was wanted")
+        return info, info.shape
+    fused = f"{layer_prefix}mlp.experts.{'down_proj' if projection == 'down_proj' else 'gate_up_proj'}"
+    if fused in store:
+        info = store.info(fused)
+        return info, _fused_shape(info, expert, projection)
+    if expert_prefix(layer_prefix, expert, projection) + ".trellis" in store:
+        raise CheckpointError(f"{store.path}: {separate}: this layer's experts are EXL3: use checkpoints.exl3")
+    raise CheckpointError(f"{store.path}: {separate}: no such tensor, and no {fused} either")
+
+
+def _fused_shape(info: TensorInfo, expert: int, projection: str) -> tuple[int, ...]:
+    """Of one slice of [E, 2F, D], gate rows before up rows, or of [E, D, F]."""
+    if len(info.shape) != 3 or (projection != "down_proj" and info.shape[1] % 2):
+        raise CheckpointError(f"{info.where}: fused experts are [E, 2F, D] for gate and up, [E, D, F] for down")
+    if not 0 <= expert < info.shape[0]:
+        raise CheckpointError(f"{info.where}: holds no expert {expert}")
+    _, outputs, inputs = info.shape
+    return (outputs, inputs) if projection == "down_proj" else (outputs // 2, inputs)

@@ -87,7 +87,7 @@ class Fingerprint:
 def fingerprint(arithmetic: str) -> Fingerprint:
     """Describes this process; `arithmetic` names the operand and cache dtypes. Starts a backend."""
     require()
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     flags = CPU_FLAGS if device.platform == "cpu" else GPU_FLAGS
     return Fingerprint(
         device=device.device_kind,

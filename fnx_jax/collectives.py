@@ -4,15 +4,15 @@ Every function takes the number of ranks; with one it is the identity, or the su
 """
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from fnx_jax.axes import RANKS
 from pallas_kernels.leaf_tree import balanced_sum
 
 
-def gather_columns(x: Float[Array, "B O"], ranks: int) -> Float[Array, "B OR"]:
+def gather_columns(x: Shaped[Array, "... O"], ranks: int) -> Shaped[Array, "... OR"]:
     """Lays every rank's columns side by side, in rank order. Copies only."""
-    return x if ranks == 1 else jax.lax.all_gather(x, RANKS, axis=1, tiled=True)
+    return x if ranks == 1 else jax.lax.all_gather(x, RANKS, axis=x.ndim - 1, tiled=True)
 
 
 def tree_psum(root_BD: Float[Array, "B D"], ranks: int) -> Float[Array, "B D"]:

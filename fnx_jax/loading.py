@@ -20,9 +20,10 @@ from fnx_jax import backend
 from fnx_jax.families import FAMILIES, Family
 from fnx_jax.families.flash_next.load import Arithmetic, parameter_bytes
 from fnx_jax.families.flash_next.sequence import functions
+from fnx_jax.lanes.programs import deal_columns
 from fnx_jax.lanes.rounds import Device, DeviceSteps
 from fnx_jax.lanes.state import empty_state
-from fnx_jax.mesh import make_mesh, place_same
+from fnx_jax.mesh import make_mesh
 from fnx_jax.model import Model
 from fnx_jax.vocabulary import end_ids, ids_with_token
 
@@ -105,8 +106,9 @@ def _load(
             leaf.delete()
         raise
     row_params = family.cpu_params(params) if arithmetic.decode else params
+    valid_V = deal_columns(valid, family.vocabulary_slices(config, shards), mesh)
     steps = DeviceSteps(
-        device=Device(family, config, shards, mesh, row_params, ngrams, place_same(valid, mesh)),
+        device=Device(family, config, shards, mesh, row_params, ngrams, valid_V),
         state=state,
         lanes=lanes,
         context=limit,

@@ -18,24 +18,39 @@ SAME, DEALT = PartitionSpec(), PartitionSpec(RANKS)
 
 
 def make_mesh(ranks: int) -> Mesh:
-    """The first `ranks` devices in order. Raises ValueError where there are fewer."""
+    """The first `ranks` devices of all processes. Raises ValueError where there are fewer, or none is this one's."""
     devices = jax.devices()
     if ranks > len(devices):
         raise ValueError(f"devices={ranks}, but this machine has {len(devices)}")
+    if all(device.process_index != jax.process_index() for device in devices[:ranks]):
+        raise ValueError(f"devices={ranks}, which leaves none of this process's own")
     return Mesh(np.array(devices[:ranks]), (RANKS,))
 
 
+def own_ranks(mesh: Mesh) -> tuple[int, ...]:
+    """The ranks whose devices this process drives: all of them, unless there are several processes."""
+    process = jax.process_index()
+    return tuple(rank for rank, device in enumerate(mesh.devices.flat) if device.process_index == process)
+
+
 def place_same(value: Any, mesh: Mesh) -> jax.Array:
-    """Puts one value on every rank."""
-    return jax.device_put(value, NamedSharding(mesh, SAME))
+    """Puts one value on every rank. With several processes each brings the same; nothing checks that it does."""
+    own, sharding = own_ranks(mesh), NamedSharding(mesh, SAME)
+    if len(own) == mesh.size:
+        return jax.device_put(value, sharding)
+    arrays = [jax.device_put(value, mesh.devices.flat[rank]) for rank in own]
+    return jax.make_array_from_single_device_arrays(arrays[0].shape, sharding, arrays)
 
 
 def place_dealt(parts: Sequence[Any], mesh: Mesh) -> jax.Array:
-    """Puts part r on rank r alone; parts have one shape. A single part is the same on every rank, unstacked."""
+    """Puts part r on rank r alone; parts have one shape. A single part is the same on every rank, unstacked.
+
+    A part of another process's rank is not looked at.
+    """
     if len(parts) == 1:
         return place_same(parts[0], mesh)
-    arrays = [jax.device_put(part[None], device) for part, device in zip(parts, mesh.devices.flat, strict=True)]
-    shape = (len(parts), *arrays[0].shape[1:])
+    arrays = [jax.device_put(parts[rank][None], mesh.devices.flat[rank]) for rank in own_ranks(mesh)]
+    shape = (mesh.size, *arrays[0].shape[1:])
     return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, DEALT), arrays)
 
 

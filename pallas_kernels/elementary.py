@@ -26,6 +26,7 @@ _LOG = (
     3.3333331174e-1,
 )
 _MANTISSA, _HALF = 0x007FFFFF, 0x3F000000
+_SQRT_HALF = 0.70710678
 
 
 def exp(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
@@ -52,17 +53,43 @@ def log(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
     """
     if jax.default_backend() == "gpu":
         return jax.lax.optimization_barrier(jnp.log(x))
+    rest, whole = _split(x)
+    value = _log_of(rest, whole)
+    value = jnp.where(x < jnp.float32(jnp.finfo(jnp.float32).tiny), jnp.where(x < 0, jnp.nan, -jnp.inf), value)
+    return jax.lax.optimization_barrier(jnp.where(x < jnp.inf, value, x))
+
+
+def log1p(x: Float32[Array, "..."]) -> Float32[Array, "..."]:
+    """log(1 + x) within 1.5 units in the last place, for tiny x as well; -inf at -1, NaN below it.
+
+    Source: as `log`; what rounding 1 + x lost is added at first order.
+    """
+    if jax.default_backend() == "gpu":
+        return jax.lax.optimization_barrier(jnp.log1p(x))
+    near = (x > jnp.float32(_SQRT_HALF - 1)) & (x < jnp.float32(2 * _SQRT_HALF - 1))
+    total = jax.lax.optimization_barrier(x + jnp.float32(1))
+    rest, whole = _split(total)
+    lost = (x - (total - jnp.float32(1))) / total
+    value = _log_of(jnp.where(near, x, rest), jnp.where(near, 0, whole)) + jnp.where(near, 0, lost)
+    value = jnp.where(x > -1, value, jnp.where(x < -1, jnp.nan, -jnp.inf))
+    return jax.lax.optimization_barrier(jnp.where(x < jnp.inf, value, x))
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    """x = (1 + rest) * 2^whole, 1 + rest between sqrt(1/2) and sqrt(2), for a normal x above 0."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits >> 23) - 126
     fraction = jax.lax.bitcast_convert_type((bits & _MANTISSA) | _HALF, jnp.float32)
-    low = fraction < jnp.float32(0.70710678)
+    low = fraction < jnp.float32(_SQRT_HALF)
     rest = jnp.where(low, fraction + fraction, fraction) - jnp.float32(1)
-    whole = jnp.where(low, exponent - 1, exponent).astype(jnp.float32)
+    return rest, jnp.where(low, exponent - 1, exponent).astype(jnp.float32)
+
+
+def _log_of(rest: Array, whole: Array) -> Array:
+    """log((1 + rest) * 2^whole)."""
     square = rest * rest
     tail = _polynomial(rest, _LOG) * rest * square + whole * jnp.float32(_LN2_LOW) - jnp.float32(0.5) * square
-    value = rest + tail + whole * jnp.float32(_LN2_HIGH)
-    value = jnp.where(x < jnp.float32(jnp.finfo(jnp.float32).tiny), jnp.where(x < 0, jnp.nan, -jnp.inf), value)
-    return jax.lax.optimization_barrier(jnp.where(x < jnp.inf, value, x))
+    return rest + tail + whole * jnp.float32(_LN2_HIGH)
 
 
 def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:

@@ -1,11 +1,12 @@
-"""Four CPU devices, strict dtypes, warnings as errors, and one persistent compilation cache for the whole suite."""
+"""Four CPU devices, strict dtypes, warnings as errors, one persistent compilation cache and shared models."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import pytest
 
-import fnx_jax  # noqa: F401  (sets the backend flags before jax starts)
+import fnx_jax  # sets the backend flags before jax starts
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
@@ -22,3 +23,16 @@ GOLDEN = Path(__file__).parent / "golden"
 def golden() -> Path:
     """The folder of golden arrays."""
     return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def exact_model() -> Callable[[str], fnx_jax.Model]:
+    """Loads a golden case in float32 arithmetic, once."""
+    models: dict[str, fnx_jax.Model] = {}
+
+    def get(name: str) -> fnx_jax.Model:
+        if name not in models:
+            models[name] = fnx_jax.load(GOLDEN / name, dtype="float32", lanes=4, context=256)
+        return models[name]
+
+    return get

@@ -29,6 +29,8 @@ class Family:
     forward_rows: Any
     final_hidden: Any
     head_logits: Any
+    whole_logits: Any
+    vocabulary_slices: Any
 
 
 FLASH_NEXT = Family(
@@ -43,6 +45,8 @@ FLASH_NEXT = Family(
     forward_rows=forward.forward_rows,
     final_hidden=forward.final_hidden,
     head_logits=forward.head_logits,
+    whole_logits=forward.whole_logits,
+    vocabulary_slices=shards.vocabulary_slices,
 )
 
 FAMILIES = {"qwen4_exp": FLASH_NEXT, "qwen4_exp_text": FLASH_NEXT}

@@ -3,10 +3,9 @@
 What is reported is the model's own distribution: no temperature, penalty, bias or filter touches it.
 """
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from pallas_kernels.candidates import top_candidates
+from fnx_jax.vocabulary_slices import Slices, whole
 from pallas_kernels.elementary import log
 from pallas_kernels.vocabulary_sums import block_sums, join_sums
 
@@ -25,20 +24,21 @@ def log_softmax(
 
 
 def row_logprobs(
-    logits_BV: Float32[Array, "B V"], target_B: Int32[Array, "B"], top: int
+    logits_BV: Float32[Array, "B v"], target_B: Int32[Array, "B"], top: int, slices: Slices | None = None
 ) -> tuple[Float32[Array, "B"], Int32[Array, "B K"], Float32[Array, "B K"]]:
     """Log-softmax of each row at a given next token and at its likeliest ids.
 
     Args:
       logits_BV: float32, raw; columns beyond the vocabulary, if any, hold -inf.
       target_B: ids in [0, V); rows without one pass 0. top: likeliest ids to report, static.
+      slices: how the vocabulary is dealt, static; logits then are this rank's columns. None: all of it is here.
     Returns: the target's log-probability, NaN where the row holds a NaN or +inf; the K = min(top, V) likeliest ids,
       best first, ties to the lower id; and their log-probabilities.
     Raises: ValueError where top is negative or the logits are not float32 rows.
     """
-    top_BK, ids_BK = top_candidates(logits_BV, top)
-    ceiling_B = logits_BV.max(axis=1)
-    sums_BN = block_sums(logits_BV, ceiling_B)
-    target_B1 = jnp.take_along_axis(logits_BV, target_B[:, None], axis=1)
-    logprob_B = log_softmax(target_B1, ceiling_B, sums_BN)[:, 0]
+    slices = slices or whole(logits_BV.shape[1])
+    top_BK, ids_BK = slices.top(logits_BV, top)
+    ceiling_B = slices.largest(logits_BV)
+    sums_BN = slices.gathered(block_sums(logits_BV, ceiling_B))
+    logprob_B = log_softmax(slices.at(logits_BV, target_B), ceiling_B, sums_BN)[:, 0]
     return logprob_B, ids_BK, log_softmax(top_BK, ceiling_B, sums_BN)

@@ -4,11 +4,12 @@ Read next: rounds.py, which calls them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
@@ -18,8 +19,10 @@ from fnx_jax.families.rows import Rows
 from fnx_jax.lanes import sampling, state
 from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
+from fnx_jax.lanes.scaled import OVER_VOCABULARY, Adjustments
 from fnx_jax.lanes.state import LaneState, keep_newest
-from fnx_jax.mesh import SAME, on_ranks
+from fnx_jax.mesh import DEALT, SAME, on_ranks, place_dealt
+from fnx_jax.vocabulary_slices import Slices
 from pallas_kernels.row_tiles import ROW_TILE
 
 
@@ -29,15 +32,18 @@ class Programs:
 
     rows: (params, state, rows, pages_LP) -> state, streams of the block's rows; the state's buffers are taken over.
     tile: (streams_BN, first) -> the streams of the tile that starts at row `first`.
-    logits: (params, streams_BN) -> raw logits_BV.
+    logits: (params, streams_BN) -> raw logits_Bv, each rank's slice of the vocabulary: what the programs below take.
+    whole: logits_Bv -> logits_BV, gathered on every rank; for those who read logits, no draw needs it.
     commit: (params, state, length_L) -> state, donated.
-    draw, draw_adjusted: as in sampling. finite: logits_BV -> bool [B].
-    logprobs: (logits_BV, target_B) as in row_logprobs with its LOGPROBS_MOST likeliest ids; callers cut.
+    draw, draw_adjusted: as in sampling; ids and adjustments over the vocabulary dealt as `deal_columns` does.
+    finite: logits_Bv -> bool [B].
+    logprobs: (logits_Bv, target_B) as in row_logprobs with its LOGPROBS_MOST likeliest ids; callers cut.
     """
 
     rows: Callable[..., Any]
     tile: Callable[..., Any]
     logits: Callable[..., Any]
+    whole: Callable[..., Any]
     commit: Callable[..., Any]
     draw: Callable[..., Any]
     draw_adjusted: Callable[..., Any]
@@ -62,8 +68,20 @@ def run_rows(
 
 
 def run_logits(family: Family, config: Any, shards: Any, params: Any, streams_BN: jax.Array) -> jax.Array:
-    """Final mixer and head."""
+    """Final mixer and head: this rank's slice of the logits."""
     return family.head_logits(params, config, shards, family.final_hidden(params, config, streams_BN))
+
+
+def deal_columns(values_BV: np.ndarray, slices: Slices, mesh: Mesh) -> jax.Array:
+    """Places each rank's columns of a host array over the vocabulary, as the logits are dealt."""
+    return place_dealt(slices.parts(values_BV), mesh)
+
+
+def deal_adjustments(adjustments: Adjustments, slices: Slices, mesh: Mesh) -> Adjustments:
+    """Places adjustments: of what lies over the vocabulary, a rank gets its own columns only."""
+    return replace(
+        adjustments, **{name: deal_columns(getattr(adjustments, name), slices, mesh) for name in OVER_VOCABULARY}
+    )
 
 
 def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, layered: bool) -> Programs:
@@ -74,15 +92,20 @@ def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, la
     one = on_ranks(
         partial(run_rows, family, config, shards, page), mesh, lambda params, state, *rest: (state, SAME), donate=(1,)
     )
+    slices = family.vocabulary_slices(config, shards)
+    same, dealt = lambda *layouts: SAME, lambda *layouts: DEALT if mesh.size > 1 else SAME
     return Programs(
         rows=layered_programs(config, shards, mesh, page).run_rows if layered else one,
-        tile=jax.jit(lambda streams, first: jax.lax.dynamic_slice_in_dim(streams, first, ROW_TILE)),
-        logits=on_ranks(partial(run_logits, family, config, shards), mesh, lambda *layouts: SAME),
+        tile=on_ranks(lambda streams, first: jax.lax.dynamic_slice_in_dim(streams, first, ROW_TILE), mesh, same),
+        logits=on_ranks(partial(run_logits, family, config, shards), mesh, dealt),
+        whole=on_ranks(lambda logits: family.whole_logits(logits, config, shards), mesh, same),
         commit=on_ranks(
             partial(state.commit, family, config, shards), mesh, lambda params, state, length: state, donate=(1,)
         ),
-        draw=jax.jit(sampling.draw),
-        draw_adjusted=jax.jit(sampling.draw_adjusted),
-        logprobs=jax.jit(lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST)),
-        finite=jax.jit(sampling.finite_rows),
+        draw=on_ranks(partial(sampling.draw, slices=slices), mesh, same),
+        draw_adjusted=on_ranks(partial(sampling.draw_adjusted, slices=slices), mesh, same),
+        logprobs=on_ranks(
+            lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST, slices=slices), mesh, same
+        ),
+        finite=on_ranks(partial(sampling.finite_rows, slices=slices), mesh, same),
     )

@@ -18,7 +18,8 @@ from fnx_jax.engine.request import TokenLogprobs
 from fnx_jax.engine.steps import RoundOutput, RoundPlan
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
-from fnx_jax.lanes.programs import Programs, programs
+from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
+from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
 from fnx_jax.lanes.tiles import Block, Tile, adjustments, blocks, draw_params, is_adjusted, padded, targets
 from pallas_kernels.gated_delta import RowPlaces
@@ -27,9 +28,10 @@ from pallas_kernels.row_tiles import ROW_TILE
 
 @dataclass(frozen=True)
 class Device:
-    """A model on its devices: everything the programs take besides the lanes. valid_V: ids that have a token.
+    """A model on its devices: everything the programs take besides the lanes.
 
     params: as the row programs take them. shards: each rank's share. mesh: the devices.
+    valid_V: ids that have a token, dealt as the logits are.
     """
 
     family: Family
@@ -147,12 +149,17 @@ class DeviceSteps:
             return
         arguments = (logits, self.device.valid_V, draw_params(tile))
         if any(map(is_adjusted, tile.draws)):
-            drawn = self.programs.draw_adjusted(*arguments, adjustments(tile, self.vocabulary))
+            drawn = self.programs.draw_adjusted(*arguments, self._adjustments(tile))
         else:
             drawn = self.programs.draw(*arguments)
         result.token, result.drawn_finite = drawn
         if any(draw.logprobs is not None for draw in tile.draws):
             result.drawn_logprobs = self.programs.logprobs(logits, result.token)
+
+    def _adjustments(self, tile: Tile) -> Adjustments:
+        device = self.device
+        slices = device.family.vocabulary_slices(device.config, device.shards)
+        return deal_adjustments(adjustments(tile, self.vocabulary), slices, device.mesh)
 
     def _queue_scores(self, tile: Tile, logits: jax.Array, result: TileResult) -> None:
         if tile.scores:

@@ -41,7 +41,8 @@ def piece_logits(
     embeddings = steps.device.ngrams.embeddings(plan.token_B, plan.history_BN)
     (tile,) = cut(plan)
     streams = steps.run_tile(plan, tile, embeddings)
-    return np.asarray(steps.programs.logits(steps.device.params, streams))[: stop - start]
+    slices = steps.programs.logits(steps.device.params, streams)
+    return np.asarray(steps.programs.whole(slices))[: stop - start]
 
 
 def score(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fnx_jax.engine.steps import Draw, RoundPlan, Score
-from fnx_jax.lanes.sampling import Adjustments, DrawParams
+from fnx_jax.lanes.scaled import Adjustments, DrawParams
 from pallas_kernels.row_tiles import ROW_TILE
 
 

@@ -1,17 +1,27 @@
 """Serves a checkpoint over HTTP: python -m fnx_jax.serve [--model=PATH]
 
-Without --model the embedded demo is served. Flags may come from a file: --flagfile=FILE.
+Without --model the embedded demo is served. Flags may come from a file: --flagfile=FILE. Several processes serve as one
+with --coordinator=HOST:PORT --ranks=N --rank=R on each.
 """
 
+import os
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
 from checkpoints.errors import CheckpointError
+from fnx_jax.ranks.steps import LeaderSteps
 from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
+from fnx_jax.serve.client import EngineClient
+from fnx_jax.serve.load import ModelSettings, load_warm, use_compilation_cache
 from fnx_jax.serve.logs import configure_logging
+from fnx_jax.serve.ranks.flags import define_rank_flags, read_group
+from fnx_jax.serve.ranks.following import Following
+from fnx_jax.serve.ranks.leading import Leading, LedEngine, run_leading
 from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_server
 from fnx_jax.serve.sampling import sampling_defaults
 from fnx_jax.serve.service import LoadedModel
@@ -29,6 +39,7 @@ flags.DEFINE_multi_string("allowed_origins", [], "Browser origins that may call;
 flags.DEFINE_integer("context", None, "Positions of a prompt and its reply together.", 2, flag_values=FLAGS)
 flags.DEFINE_integer("lanes", 4, "Requests that run at once.", 1, 64, flag_values=FLAGS)
 flags.DEFINE_integer("tp", 1, "Devices that share the work, a power of two.", 1, flag_values=FLAGS)
+define_rank_flags(FLAGS)
 flags.DEFINE_string(
     "compilation_cache_dir",
     str(Path.home() / ".cache" / "fnx_jax"),
@@ -116,45 +127,46 @@ def _assets(folder: Path) -> TextAssets:
     return assets
 
 
-def load_model(start: StartUp) -> LoadedModel:
-    """Reads, places and warms up the model of --model."""
+def model_settings() -> ModelSettings:
+    """The model's choices from the flags."""
+    return ModelSettings(
+        folder=Path(FLAGS.model),
+        devices=FLAGS.tp,
+        lanes=FLAGS.lanes,
+        context=FLAGS.context,
+        dtype=FLAGS.dtype,
+        self_test=FLAGS.self_test,
+        compilation_cache_dir=FLAGS.compilation_cache_dir,
+    )
+
+
+def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = None) -> LoadedModel:
+    """Reads, places and warms up a model; with other ranks, once they are there."""
     start.progress("importing jax")
     import jax
 
     from fnx_jax.compilations import CompilationCounter
     from fnx_jax.engine.limits import EngineConfig
     from fnx_jax.engine.loop import Engine
-    from fnx_jax.lanes.warmup import warm_up
-    from fnx_jax.loading import load
-    from fnx_jax.self_test import self_test
 
-    if FLAGS.compilation_cache_dir:
-        jax.config.update("jax_compilation_cache_dir", FLAGS.compilation_cache_dir)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    if FLAGS.tp > 1:  # where the only device is a CPU, its cores stand for as many as are asked for
-        jax.config.update("jax_num_cpu_devices", FLAGS.tp)
-    folder = Path(FLAGS.model)
+    folder = chosen.folder
+    use_compilation_cache(chosen)
     assets = _assets(folder)
-    model = load(
-        folder,
-        devices=FLAGS.tp,
-        dtype=FLAGS.dtype,
-        lanes=FLAGS.lanes,
-        context=FLAGS.context,
-        draft_head=False,
-        progress=lambda done, total: start.progress("reading weights", done, total),
-    )
-    warm_up(model.steps, lambda what: start.progress(f"compiling {what}"))
-    if FLAGS.self_test:
-        start.progress("self-test")
-        self_test(model.steps)
+    leader = leading.open() if leading is not None else None
+    if leader is None and chosen.devices > 1:  # where the only device is a CPU, its cores stand for as many
+        jax.config.update("jax_num_cpu_devices", chosen.devices)
+    model = load_warm(chosen, start.progress)
     compilations = CompilationCounter()
     config = EngineConfig(
         max_queue=FLAGS.max_queue,
         prefill_chunk=FLAGS.prefill_chunk,
         max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
     )
-    engine = Engine(model.steps, config, on_record=start.on_round).start()
+    steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
+    engine: EngineClient = Engine(steps, config, on_record=start.on_round).start()
+    if leader is not None:
+        leader.wait_ready()
+        engine = LedEngine(engine, leader)
     return LoadedModel(
         name=folder.resolve().name,
         engine=engine,
@@ -167,7 +179,7 @@ def load_model(start: StartUp) -> LoadedModel:
         memory=model.memory(),
         cache={"block_size": str(model.steps.page), "num_gpu_blocks": str(model.steps.pages)},
         config={"lanes": model.steps.lanes, "prefill_chunk": config.prefill_chunk, "dtype": FLAGS.dtype or "served"},
-        counters=lambda: {"compilations": compilations.count},
+        counters=lambda: {"compilations": compilations.count + (leader.compilations if leader else 0)},
     )
 
 
@@ -180,7 +192,18 @@ def main(positional: list[str]) -> int:
         raise CheckpointError(f"{FLAGS.model}: no such folder")
     configure_logging(chosen.log_json, chosen.quiet)
     exits = [(CheckpointError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
-    return run_server(chosen, load_model, exits)
+    model, group = model_settings(), read_group(FLAGS)
+    if group is None:
+        return run_server(chosen, lambda start: load_model(start, model), exits)
+    model = replace(model, devices=group.ranks)
+    if group.rank:
+        code = Following(group, model, FLAGS.local_device, exits, chosen.quiet).run()
+    else:
+        leading = Leading(group, model, FLAGS.local_device)
+        code = run_leading(leading, chosen, lambda start: load_model(start, model, leading), exits)
+    # JAX would wait for ranks that are gone already.
+    sys.stdout.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

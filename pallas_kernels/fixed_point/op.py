@@ -11,6 +11,7 @@ from pallas_kernels.fixed_point.reference import SUM_LIMBS, carry, less, multipl
 
 FRACTION_BITS = 24
 MOST_MASSES = 1 << 18
+"""Masses of a row, over all ranks, whose limbs add up in 32 bits."""
 
 
 def mass_limbs(share_BN: Float32[Array, "B N"]) -> UInt32[Array, "3 B N"]:

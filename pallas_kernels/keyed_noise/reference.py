@@ -1,13 +1,15 @@
 """Traced side: the definition of the keyed noise, from the hash to the Gumbel variable. Public edge: op.py.
 
-Everything up to the uniform value is uint32 arithmetic and the same on every backend; the two logarithms are the
-backend's own.
+Everything up to the uniform value is uint32 arithmetic and the same on every backend; for the two logarithms see
+elementary.py.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float32, Int, UInt32
+
+from pallas_kernels.elementary import log, log1p
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -68,13 +70,11 @@ def gumbel(v: Float32[Array, "..."]) -> Float32[Array, "..."]:
     wins by g near log(1/q), which is v near q. Reading g = -log(-log v) instead would take the winners from v near
     1, where float32 has no value between 1 - 2**-24 and 1, and no token rarer than that could win.
     """
-    return -jnp.log(-jnp.log1p(-v))
+    return -log(-log1p(-v))
 
 
 def gumbel_noise_reference(
     seed_B2: UInt32[Array, "B 2"], choice_B: Int[Array, "B"], position_B: Int[Array, "B"], ids_BK: Int[Array, "#B K"]
 ) -> Float32[Array, "B K"]:
     """See `op.gumbel_noise`."""
-    noise_BK = gumbel(uniform(*noise_words(seed_B2, choice_B, position_B, ids_BK)))
-    # The last step of a logarithm is a product; fenced, so that no caller's addition contracts with it.
-    return lax.optimization_barrier(noise_BK)
+    return gumbel(uniform(*noise_words(seed_B2, choice_B, position_B, ids_BK)))

@@ -1,9 +1,9 @@
 """Traced: the order in which a vocabulary's exponentials are added. Public edge: op.py."""
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float32
 
+from pallas_kernels.elementary import exp
 from pallas_kernels.tree_sum import tree_sum
 
 BLOCK = 128
@@ -15,9 +15,7 @@ def block_sums_reference(logits_BV: Float32[Array, "B V"], ceiling_B: Float32[Ar
     rows, vocabulary = logits_BV.shape
     padding = -vocabulary % BLOCK
     padded_BV = jnp.pad(logits_BV, ((0, 0), (0, padding)), constant_values=-jnp.inf)
-    # The last step of an exponential is a product; fenced, so that it is rounded before it is added.
-    terms_BV = lax.optimization_barrier(jnp.exp(padded_BV - ceiling_B[:, None]))
-    return tree_sum(terms_BV.reshape(rows, -1, BLOCK))
+    return tree_sum(exp(padded_BV - ceiling_B[:, None]).reshape(rows, -1, BLOCK))
 
 
 def join_sums_reference(sums_BN: Float32[Array, "B N"]) -> Float32[Array, "B"]:

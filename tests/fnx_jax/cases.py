@@ -12,7 +12,7 @@ from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.tiles import cut
 
 FOLDER = Path(__file__).parent.parent / "golden"
-CASES = ("base", "silu_two_ple", "long_eos", "official_names")
+CASES = ("base", "silu_two_ple", "long_eos", "official_names", "four_ranks")
 
 
 @dataclass(frozen=True)
@@ -84,5 +84,6 @@ def run(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
     logits = []
     for tile in cut(planned):
         streams = steps.run_tile(planned, tile, ngram)
-        logits.append(np.asarray(steps.programs.logits(steps.device.params, streams))[: tile.live])
+        slices = steps.programs.logits(steps.device.params, streams)
+        logits.append(np.asarray(steps.programs.whole(slices))[: tile.live])
     return np.concatenate(logits)

@@ -9,19 +9,6 @@ from tests.fnx_jax.cases import FOLDER, Case, read_case
 
 
 @pytest.fixture(scope="session")
-def exact_model() -> Callable[[str], fnx_jax.Model]:
-    """Loads a golden case in float32 arithmetic, once."""
-    models: dict[str, fnx_jax.Model] = {}
-
-    def get(name: str) -> fnx_jax.Model:
-        if name not in models:
-            models[name] = fnx_jax.load(FOLDER / name, dtype="float32", lanes=4, context=256)
-        return models[name]
-
-    return get
-
-
-@pytest.fixture(scope="session")
 def demo_model() -> fnx_jax.Model:
     """The embedded demo as served."""
     return fnx_jax.load(FOLDER.parent.parent / "checkpoints" / "demo", lanes=4, context=512)

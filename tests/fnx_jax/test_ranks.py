@@ -14,7 +14,9 @@ from tests.fnx_jax.cases import FOLDER, read_case
 DEMO = FOLDER.parent.parent / "checkpoints" / "demo"
 
 
-@pytest.mark.parametrize(("name", "devices"), [("silu_two_ple", 2), ("long_eos", 4)])
+@pytest.mark.parametrize(
+    ("name", "devices"), [("silu_two_ple", 2), ("long_eos", 4), ("four_ranks", 2), ("four_ranks", 4)]
+)
 def test_devices_change_no_bit_of_the_logits(name, devices, exact_model):
     ids = read_case(name)["p0.input_ids"]
     dealt = fnx_jax.load(FOLDER / name, devices=devices, dtype="float32", lanes=4, context=256)
@@ -25,18 +27,23 @@ def test_devices_change_no_bit_of_the_logits(name, devices, exact_model):
 def test_served_streams_are_those_of_one_device(devices, demo_model):
     dealt = fnx_jax.load(DEMO, devices=devices, lanes=4, context=512)
     rng = np.random.default_rng(devices)
+    kinds = [{"temperature": 0.0}, {}, {"top_k": 20, "top_p": 0.9}, {"top_p": 0.99, "temperature": 3.0}]
+    if devices == 2:  # another program, compiled once
+        kinds[0] = {"temperature": 0.0, "presence_penalty": 0.7, "logit_bias": ((40, 3.0), (3000, -2.0))}
     requests = [
         Request(
             f"r{i}",
             tuple(int(token) for token in rng.integers(10, 3900, length)),
-            SamplingParams(temperature=0.9 * (i % 2), seed=i, max_tokens=8, logprobs=2),
+            SamplingParams(**{"temperature": 0.9, **kind}, seed=i, max_tokens=8, logprobs=2),
         )
-        for i, length in enumerate((3, 40, 70, 17))
+        for i, (length, kind) in enumerate(zip((3, 40, 70, 17), kinds, strict=True))
     ]
     replies = [Engine(model.steps).run(requests) for model in (demo_model, dealt)]
     for name in replies[0]:
         one, several = ([(e.tokens, e.logprobs) for e in reply[name]] for reply in replies)
         assert one == several
+    ids_BT = rng.integers(10, 3900, (2, 9))
+    assert np.array_equal(dealt.score(ids_BT), demo_model.score(ids_BT))
 
 
 def test_no_device_holds_another_ranks_experts(demo_model):
@@ -55,6 +62,30 @@ def test_what_is_dealt_and_what_is_not():
     assert attention.mixer.q == attention.moe.lines.gate[0] == specs.head == DEALT
     assert DEALT not in (attention.mixer.o, attention.mixer.index, attention.moe.router, specs.embedding)
     assert DEALT not in jax.tree.leaves(delta.mixer)  # two key heads for four devices
+
+
+def test_four_ranks_hold_one_group_of_each_kind():
+    dealt = fnx_jax.load(FOLDER / "four_ranks", devices=4, dtype="float32", lanes=1, context=64)
+    shards = deal(dealt.config, 4)
+    assert (shards.heads, shards.kv_heads, shards.experts) == (2, 1, 8)
+    assert (shards.delta_ranks, shards.delta_key_heads, shards.delta_value_heads) == (4, 1, 2)
+    assert [len(part) for part in vocabulary_columns(dealt.config, shards)] == [128] * 4
+    attention, delta = (layout(dealt.params.layers[layer].mixer) for layer in (1, 0))
+    assert {attention.q, attention.k, attention.v, delta.qkv, delta.z, delta.a, delta.b} == {DEALT}
+
+
+def test_a_device_holds_its_own_slice_of_whatever_lies_over_the_vocabulary(exact_model):
+    dealt = fnx_jax.load(FOLDER / "base", devices=2, dtype="float32", lanes=1, context=64)
+    steps, vocabulary = dealt.steps, dealt.config.vocabulary
+    streams = jax.device_put(np.ones((16, dealt.config.streams * dealt.config.hidden), np.float32))
+    logits = steps.programs.logits(steps.device.params, streams)
+    assert layout((logits, steps.device.valid_V)) == (DEALT, DEALT)
+    assert logits.shape == (2, 16, 128) and steps.device.valid_V.shape == (2, 128)
+    assert np.isneginf(np.asarray(logits)[1]).all()  # one block: the second device holds padding
+    whole = steps.programs.whole(logits)
+    assert layout(whole) != DEALT and whole.shape == (16, vocabulary)
+    one = exact_model("base").steps
+    assert np.array_equal(whole, one.programs.whole(one.programs.logits(one.device.params, streams)))
 
 
 def test_a_kv_head_lies_where_its_query_heads_are():

@@ -11,7 +11,7 @@ from tests.reference import numpy_exl3, numpy_layers
 from tests.reference.numpy_model import NumpyModel, State
 from tests.reference.numpy_weights import load_tensors
 
-CASES = ("base", "silu_two_ple", "long_eos", "official_names")
+CASES = ("base", "silu_two_ple", "long_eos", "official_names", "four_ranks")
 
 
 @pytest.fixture(scope="module", params=CASES)

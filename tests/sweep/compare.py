@@ -1,10 +1,10 @@
 """Which ops have other bits in which context: what the tests assert and what `run` prints."""
 
-from tests.sweep import cache_cases, dense_cases, row_cases
+from tests.sweep import cache_cases, dense_cases, draw_cases, row_cases
 from tests.sweep.case import Case, unequal
 from tests.sweep.contexts import CONTEXTS
 
-GROUPS = {"dense": dense_cases.cases, "rows": row_cases.cases, "caches": cache_cases.cases}
+GROUPS = {"dense": dense_cases.cases, "rows": row_cases.cases, "caches": cache_cases.cases, "draws": draw_cases.cases}
 
 
 def all_cases() -> dict[str, Case]:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.keyed_noise import gumbel_noise
 from tests.sweep.case import Case, normal, tiles
 
 
@@ -27,9 +28,16 @@ def shared_maximum(x: jax.Array, _: tuple) -> jax.Array:
     return x / jnp.max(jnp.abs(x))
 
 
+def placed_noise(x: jax.Array, _: tuple) -> jax.Array:
+    """Noise keyed by a row's place among those that are drawn together."""
+    seed, position = jnp.zeros((x.shape[0], 2), jnp.uint32), jnp.arange(x.shape[0], dtype=jnp.int32)
+    return x + gumbel_noise(seed, position, position, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
+
+
 CONTROLS: dict[str, Case] = {
     "library_sum": Case(library_sum, tiles(1, 8, 16)),
     "untiled_matmul": Case(untiled_matmul, tiles(2, 256), normal(3, 256, 384)),
     "library_functions": Case(library_functions, (tiles(4, 6), tiles(7, 1)), normal(5, 6)),
+    "placed_noise": Case(placed_noise, tiles(8, 32)),
     "shared_maximum": Case(shared_maximum, tiles(6, 64)),
 }

@@ -14,3 +14,7 @@ def test_a_row_is_its_own(name):
 
 def test_a_twin_that_scales_by_the_tiles_maximum_is_caught():
     assert broken(CONTROLS["shared_maximum"]) == ["company", "padding"]
+
+
+def test_a_twin_that_keys_noise_by_the_place_in_the_tile_is_caught():
+    assert broken(CONTROLS["placed_noise"]) == ["place"]

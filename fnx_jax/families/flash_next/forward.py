@@ -15,7 +15,7 @@ from fnx_jax.families.flash_next.gated_delta import gated_delta_block
 from fnx_jax.families.flash_next.moe import Picks, experts, route_rows
 from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams, MoeParams
 from fnx_jax.families.flash_next.residual import embed
-from fnx_jax.families.flash_next.shards import Shards
+from fnx_jax.families.flash_next.shards import Shards, vocabulary_slices
 from fnx_jax.families.flash_next.sparse_attention import sparse_attention_block
 from fnx_jax.families.rows import Rows
 from pallas_kernels.dense_matmul import linear
@@ -148,6 +148,11 @@ def final_hidden(params: ModelParams, config: FlashNextConfig, streams: Float[Ar
 
 def head_logits(
     params: ModelParams, config: FlashNextConfig, shards: Shards, hidden: Float[Array, "B D"]
-) -> Float[Array, "B V"]:
-    """Raw logits over the whole vocabulary. float32."""
-    return gather_columns(linear(hidden, params.head), shards.ranks)[:, : config.vocabulary]
+) -> Float[Array, "B v"]:
+    """Raw logits of this rank's slice of the vocabulary, see `vocabulary_slices`. float32; padding holds -inf."""
+    return jnp.where(vocabulary_slices(config, shards).padding(), -jnp.inf, linear(hidden, params.head))
+
+
+def whole_logits(logits_Bv: Float[Array, "B v"], config: FlashNextConfig, shards: Shards) -> Float[Array, "B V"]:
+    """The slices of all ranks side by side, without padding, on every rank."""
+    return gather_columns(logits_Bv, shards.ranks)[:, : config.vocabulary]

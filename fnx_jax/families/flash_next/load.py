@@ -24,11 +24,12 @@ from checkpoints.ngram import open_ngram_table
 from checkpoints.store import Store
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.ngram_embedding import NgramTables
+from fnx_jax.families.flash_next.outlines import exl3_outline, plain_outline
 from fnx_jax.families.flash_next.params import ModelParams
 from fnx_jax.families.flash_next.parts import exl3_parts, plain_parts, pool_parts
 from fnx_jax.families.flash_next.shards import Columns, Shards
 from fnx_jax.families.flash_next.weights import model_params
-from fnx_jax.mesh import place_dealt
+from fnx_jax.mesh import own_ranks, place_dealt
 from pallas_kernels.dense_matmul import Selected, Weight
 from pallas_kernels.exl3 import DecodedWeight, Exl3Weight, trellis
 from pallas_kernels.expert_matmul import ExpertLines, LineMap
@@ -82,13 +83,14 @@ class StoreLeaves:
 
     def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Shards) -> tuple[ExpertLines, LineMap]:
         packed = expert_layout(self.store, layer_prefix) == "exl3"
+        own, share = own_ranks(self.mesh), config.experts // shards.ranks
         pools, pool_of, line_of = [], [], []
         for projection in EXPERT_PROJECTIONS:
-            if packed:
-                weights = [self._exl3(expert_prefix(layer_prefix, e, projection)) for e in range(config.experts)]
-            else:
-                weights = [self._plain_expert(layer_prefix, e, projection) for e in range(config.experts)]
-            kinds, pool, line = pool_parts(weights, shards.ranks)
+            weights = [
+                self._expert(layer_prefix, expert, projection, packed, expert // share in own)
+                for expert in range(config.experts)
+            ]
+            kinds, pool, line = pool_parts(weights, shards.ranks, own)
             pools.append(tuple(self._place_trees(parts) for parts in kinds))
             pool_of.append(pool)
             line_of.append(line)
@@ -114,7 +116,18 @@ class StoreLeaves:
         self.progress(info.nbytes)
         return value.astype(np.float32) if self.arithmetic.exact else value
 
-    def _plain_expert(self, layer_prefix: str, expert: int, projection: str) -> np.ndarray:
+    def _expert(self, layer_prefix: str, expert: int, projection: str, packed: bool, own: bool) -> Any:
+        """One projection of one expert; only its outline where another process holds it."""
+        prefix = expert_prefix(layer_prefix, expert, projection)
+        if not own:
+            decoded = self._decoded_dtype if self.arithmetic.decode else None
+            return (
+                exl3_outline(self.store, prefix, decoded)
+                if packed
+                else plain_outline(self.store, layer_prefix, expert, projection, self.arithmetic.exact)
+            )
+        if packed:
+            return self._exl3(prefix)
         value = read_expert(self.store, layer_prefix, expert, projection)
         self.progress(value.nbytes)
         return value.astype(np.float32) if self.arithmetic.exact else value
@@ -124,7 +137,11 @@ class StoreLeaves:
         self.progress(sum(self.store.info(name).nbytes for name in names_under(self.store, prefix + ".")))
         if not self.arithmetic.decode:
             return weight
-        return trellis.decoded(weight, np.float32 if self.arithmetic.exact else np.float16)
+        return trellis.decoded(weight, self._decoded_dtype)
+
+    @property
+    def _decoded_dtype(self) -> type[np.floating]:
+        return np.float32 if self.arithmetic.exact else np.float16
 
     def _place(self, parts: Sequence[np.ndarray]) -> jax.Array:
         array = place_dealt(parts, self.mesh)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from fnx_jax.families.flash_next.cache import AttentionPages
 from fnx_jax.families.flash_next.config import FlashNextConfig
-from fnx_jax.families.flash_next.forward import LayerState, add_experts, head_logits, mix_and_route
+from fnx_jax.families.flash_next.forward import LayerState, add_experts, head_logits, mix_and_route, whole_logits
 from fnx_jax.families.flash_next.params import ModelParams, MtpParams
 from fnx_jax.families.flash_next.shards import Shards
 from pallas_kernels.dense_matmul import linear
@@ -66,4 +66,4 @@ def mtp_logits(
     """Draft logits from the draft layer's streams, by its own mixer and the main head."""
     assert params.mtp is not None
     hidden = read_mixed(streams, params.mtp.mixer, config.streams, config.norm_eps)[0]
-    return head_logits(params, config, shards, hidden)
+    return whole_logits(head_logits(params, config, shards, hidden), config, shards)

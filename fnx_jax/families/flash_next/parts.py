@@ -4,12 +4,14 @@ Outputs come in whole blocks of 128 columns, filled up with zeros: a dot over wh
 wherever the column is, and an EXL3 rotation mixes the columns of its block.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
+from fnx_jax.families.flash_next.outlines import outline_of
 from fnx_jax.families.flash_next.shards import Columns
 from pallas_kernels.exl3 import DecodedWeight, Exl3Weight
 from pallas_kernels.exl3.weight import BLOCK, TILE
@@ -70,11 +72,14 @@ def _blocks(columns: int) -> int:
     return -(-columns // BLOCK)
 
 
-def pool_parts(weights: list[Any], ranks: int) -> tuple[list[list[Any]], list[np.ndarray], list[np.ndarray]]:
+def pool_parts(
+    weights: list[Any], ranks: int, own: Sequence[int]
+) -> tuple[list[list[Any]], list[np.ndarray], list[np.ndarray]]:
     """Stacks the weights that each rank holds into a pool for each structure and shape.
 
-    Returns: pools as [kind][rank], with lines of zeros where a rank has fewer of a kind; and for each rank, the pool
-    and the line of each of its weights, int32.
+    Args: weights: by expert id; outlines will do for those of ranks not in `own`.
+    Returns: pools as [kind][rank], with lines of zeros where a rank has fewer of a kind, and outlines for ranks not in
+    `own`; and for each rank, the pool and the line of each of its weights, int32.
     """
     kinds: dict[tuple, int] = {}
     kind = np.array([kinds.setdefault(_kind(weight), len(kinds)) for weight in weights], np.int32)
@@ -85,8 +90,10 @@ def pool_parts(weights: list[Any], ranks: int) -> tuple[list[list[Any]], list[np
     for number in range(len(kinds)):
         members = [[weights[r * share + int(i)] for i in np.flatnonzero(by_rank[r] == number)] for r in range(ranks)]
         example, most = next(m[0] for m in members if m), max(map(len, members))
-        blank = jax.tree.map(np.zeros_like, example)
-        pools.append([_stack(m + [blank] * (most - len(m))) for m in members])
+        blank = outline_of(example)
+        stacked = jax.tree.map(lambda leaf, most=most: np.broadcast_to(leaf, (most, *leaf.shape)), blank)
+        fills = [[blank] * (most - len(held)) for held in members]
+        pools.append([_stack(members[r] + fills[r]) if r in own else stacked for r in range(ranks)])
     return pools, list(by_rank), list(line)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
+from fnx_jax.vocabulary_slices import Slices
 from pallas_kernels.exl3.weight import BLOCK
 
 Columns = list[np.ndarray]
@@ -95,9 +96,14 @@ def value_columns(config: FlashNextConfig, shards: Shards, width: int) -> Column
     return [np.arange(rank * columns, (rank + 1) * columns) for rank in range(shards.delta_ranks)]
 
 
+def vocabulary_slices(config: FlashNextConfig, shards: Shards) -> Slices:
+    """How the head's logits are dealt: in blocks of 128 ids, padded to whole blocks and to as many on every rank."""
+    blocks = -(-config.vocabulary // BLOCK)
+    return Slices(config.vocabulary, width=-(-blocks // shards.ranks) * BLOCK, ranks=shards.ranks)
+
+
 def vocabulary_columns(config: FlashNextConfig, shards: Shards) -> Columns:
     """The head's blocks of 128 ids, dealt in order; the last ranks may hold fewer."""
-    blocks = -(-config.vocabulary // BLOCK)
-    width = -(-blocks // shards.ranks) * BLOCK
+    width = vocabulary_slices(config, shards).width
     borders = [min(rank * width, config.vocabulary) for rank in range(shards.ranks + 1)]
     return [np.arange(start, stop) for start, stop in zip(borders[:-1], borders[1:], strict=True)]

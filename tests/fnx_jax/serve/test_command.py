@@ -42,13 +42,31 @@ def test_an_endless_drain_is_refused(capsys):
     assert "--drain_seconds" in refused(capsys, f"--drain_seconds={math.inf}")
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--ranks=2"], "need --coordinator"),
+        (["--rank=1"], "need --coordinator"),
+        (["--coordinator=localhost:4000"], "ranks=1"),
+        (["--coordinator=localhost:4000", "--ranks=2", "--rank=2"], "rank=2"),
+        (["--coordinator=localhost", "--ranks=2"], "HOST:PORT was wanted"),
+        (["--coordinator=localhost:4000", "--ranks=2", "--tp=4"], "--tp=4"),
+        (["--coordinator=localhost:4000", "--ranks=2", "--rank-token-file=/nonexistent"], "--rank_token_file"),
+        (["--coordinator=localhost:4000", "--ranks=2", "--rank-token-file=/dev/null"], "holds no token"),
+    ],
+)
+def test_a_process_without_a_place_among_ranks_is_refused(capsys, flags, says):
+    assert execute(command.main, command.FLAGS, ["serve", *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_bad_sampling_defaults_are_found_before_the_weights_are_read(tmp_path):
     for name in ("tokenizer.json", "config.json"):
         shutil.copy(command.DEMO / name, tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
     assert execute(lambda rest: None, command.FLAGS, ["serve", f"--model={tmp_path}"]) == 0
     with pytest.raises(AssetError, match=r"generation_config\.json: .*temperature must be a number"):
-        command.load_model(StartUp(Progress(quiet=True), lambda record: None))
+        command.load_model(StartUp(Progress(quiet=True), lambda record: None), command.model_settings())
 
 
 def test_the_program_goes_by_the_name_that_was_typed():

@@ -1,0 +1,108 @@
+"""Host side: one completion over HTTP, plain or streamed, from any server that speaks the OpenAI interface."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TIMEOUT_S = 600.0
+
+
+class HttpError(RuntimeError):
+    """The server could not be asked, or refused; the message holds what it said."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply. token_sha, token_ids: None where the server gives none.
+
+    cached: prompt tokens that the server had kept. accepted: drafted tokens in the reply. 0 where it does not say.
+    begin_s, first_s, end_s: when it was asked for, when its first piece came, when it was complete.
+    """
+
+    text: str
+    finish: str
+    token_sha: str | None
+    token_ids: tuple[int, ...] | None
+    cached: int
+    accepted: int
+    begin_s: float
+    first_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Client:
+    """base: the address up to and without /v1. key: for the Authorization header, or None."""
+
+    base: str
+    key: str | None = None
+
+    def model(self) -> str:
+        """The first served name. Raises HttpError."""
+        with self._open("/v1/models", None) as reply:
+            try:
+                return json.load(reply)["data"][0]["id"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise HttpError(f"{self.base}/v1/models: no list of models: {error}") from error
+
+    def complete(self, body: Mapping[str, Any]) -> Answer:
+        """Posts to /v1/completions; `body["stream"]` says how the reply comes. Raises HttpError."""
+        begin_s = time.perf_counter()
+        first_s = None
+        chunks = []
+        with self._open("/v1/completions", body) as reply:
+            for chunk in _events(reply) if body.get("stream") else [json.load(reply)]:
+                if first_s is None and chunk.get("choices"):
+                    first_s = time.perf_counter()
+                chunks.append(chunk)
+        end_s = time.perf_counter()
+        return _joined(chunks, begin_s, end_s if first_s is None else first_s, end_s)
+
+    def _open(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            return urllib.request.urlopen(urllib.request.Request(self.base + path, data, headers), timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            raise HttpError(f"{path}: {error.code}: {error.read(2000).decode('utf-8', 'replace')}") from error
+        except (OSError, ValueError) as error:
+            raise HttpError(f"{self.base}{path}: {error}") from error
+
+
+def client_for(url: str, key: str | None) -> Client:
+    """A client for an address with or without /v1 at its end."""
+    return Client(url.rstrip("/").removesuffix("/v1"), key)
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        data = line.strip().removeprefix(b"data:").strip()
+        if line.startswith(b"data:") and data != b"[DONE]":
+            yield json.loads(data)
+
+
+def _joined(chunks: list[dict[str, Any]], begin_s: float, first_s: float, end_s: float) -> Answer:
+    for chunk in chunks:
+        if chunk.get("error"):
+            raise HttpError(f"/v1/completions: {chunk['error']}")
+    choices = [choice for chunk in chunks for choice in chunk.get("choices", ())]
+    if not choices:
+        raise HttpError("/v1/completions: a reply without choices")
+    ids = [choice["token_ids"] for choice in choices if choice.get("token_ids") is not None]
+    usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    usage = usages[-1] if usages else {}
+    return Answer(
+        text="".join(choice.get("text") or "" for choice in choices),
+        finish=next((c["finish_reason"] for c in reversed(choices) if c.get("finish_reason")), ""),
+        token_sha=next((c["token_sha"] for c in reversed(choices) if c.get("token_sha")), None),
+        token_ids=tuple(token for part in ids for token in part) if ids else None,
+        cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        accepted=(usage.get("completion_tokens_details") or {}).get("accepted_prediction_tokens") or 0,
+        begin_s=begin_s,
+        first_s=first_s,
+        end_s=end_s,
+    )

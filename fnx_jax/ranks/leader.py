@@ -1,0 +1,146 @@
+"""Host side: rank 0. It lets the others in, tells them what to do, and ends them. Read next: steps.py, follower.py."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from fnx_jax.ranks.channel import Channel
+from fnx_jax.ranks.errors import Disagreement, RankLost, Stranger
+from fnx_jax.ranks.group import Group, spell_address
+from fnx_jax.ranks.handshake import compare, greet
+from fnx_jax.ranks.link import Link
+from fnx_jax.ranks.messages import AnyMessage, End, Left, Ready, Service, Stop
+
+logger = logging.getLogger(__name__)
+END_S = 2.0
+"""How long the others may take to leave after the end."""
+LOOK_S = 0.2
+
+
+class Leader:
+    """Rank 0's connections to all others. The constructor waits until every rank is there and agrees.
+
+    Args:
+      facts: what must be the same on every rank. on_lost: called once, on another thread, when a rank is lost.
+      on_stop: called when a rank was asked to stop.
+    Raises: Disagreement; RankLost where a rank stays away or leaves; OSError where the port cannot be had.
+    lost: what happened, None while all is well.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        facts: dict[str, str],
+        on_lost: Callable[[str], None] = lambda why: None,
+        on_stop: Callable[[], None] = lambda: None,
+    ):
+        self.lost: str | None = None
+        self._group, self._on_lost, self._on_stop = group, on_lost, on_stop
+        self._once = threading.Lock()
+        self._ready, self._gone = threading.Semaphore(0), threading.Semaphore(0)
+        self._links: dict[int, Link] = {}
+        try:
+            self._let_in(facts)
+        except BaseException as error:
+            self.end(f"{type(error).__name__}: {error}")
+            raise
+
+    @property
+    def compilations(self) -> int:
+        """Compilations of all other ranks since they were warmed up, as they last said."""
+        return sum(link.compilations for link in self._links.values())
+
+    def send(self, message: AnyMessage) -> None:
+        """Tells every other rank. Raises RankLost."""
+        self.check()
+        for link in self._links.values():
+            link.send(message)
+
+    def check(self) -> None:
+        """Raises RankLost where a rank is lost."""
+        if self.lost is not None:
+            raise RankLost(self.lost)
+
+    def offer_service(self, host: str) -> str:
+        """Picks a port for JAX's coordination service, tells the others, and returns its HOST:PORT."""
+        with _listen(host, 0) as probe:
+            port = probe.getsockname()[1]
+        self.send(Service(port))
+        return spell_address(host, port)
+
+    def wait_ready(self) -> None:
+        """Waits until every rank is warmed up, and tells them. Raises RankLost."""
+        for _ in self._links:
+            while not self._ready.acquire(timeout=LOOK_S):
+                self.check()
+        self.send(Ready())
+        for link in self._links.values():
+            link.expect_signs(self._group.silence_s)
+
+    def end(self, why: str | None = None) -> None:
+        """Ends every other rank and waits, not for long, until they are gone. why: a fault, None for an orderly end."""
+        deadline_s = time.monotonic() + END_S
+        for link in self._links.values():
+            link.expect_end()
+            try:
+                link.send(End() if why is None else Left(why))
+            except RankLost:
+                pass  # it is gone already
+        for link in self._links.values():
+            self._gone.acquire(timeout=max(0.0, deadline_s - time.monotonic()))
+            link.close()
+
+    def _let_in(self, facts: dict[str, str]) -> None:
+        group, deadline_s = self._group, time.monotonic() + self._group.join_s
+        with _listen(group.host, group.port) as listener:
+            listener.settimeout(LOOK_S)
+            while missing := sorted(set(range(1, group.ranks)) - set(self._links)):
+                self.check()
+                try:
+                    connection, address = listener.accept()
+                except TimeoutError:
+                    if time.monotonic() > deadline_s:
+                        raise RankLost(f"ranks {missing} did not come within {group.join_s:g} s") from None
+                else:
+                    self._let_one_in(Channel(connection, group.silence_s), address[0], facts)
+
+    def _let_one_in(self, channel: Channel, host: str, facts: dict[str, str]) -> None:
+        try:
+            rank = greet(channel, self._group)
+            if rank in self._links:
+                raise Stranger(f"rank {rank} is there already")
+            compare(channel, facts, 0, rank)
+        except (Stranger, RankLost) as error:
+            logger.warning("a connection from %s was refused: %s", host, error)
+            return channel.close()
+        except Disagreement:
+            channel.close()
+            raise
+        channel.silence_s = self._group.start_silence_s
+        link = self._links[rank] = Link(channel, rank, self._group.beat_s, self._lose)
+        threading.Thread(target=self._listen, args=(link,), name="fnx-followers", daemon=True).start()
+
+    def _listen(self, link: Link) -> None:
+        try:
+            while True:
+                match link.receive():
+                    case Ready():
+                        self._ready.release()
+                    case Stop():
+                        self._on_stop()
+                    case message:
+                        logger.warning("rank %d sent a %s out of turn", link.other, type(message).__name__)
+        except RankLost:
+            self._gone.release()
+
+    def _lose(self, why: str) -> None:
+        with self._once:
+            first, self.lost = self.lost is None, self.lost or why
+        if first:
+            self._on_lost(why)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

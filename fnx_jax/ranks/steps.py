@@ -1,0 +1,45 @@
+"""Host side: the calls that ranks make on their devices, all in the same order. Read next: leader.py, follower.py."""
+
+from typing import Protocol
+
+import numpy as np
+
+from fnx_jax.engine.steps import RoundOutput, RoundPlan, Steps
+from fnx_jax.ranks.leader import Leader
+from fnx_jax.ranks.messages import Commit, Round
+
+
+class Called(Protocol):
+    """What rank 0 passes on; lanes.rounds.DeviceSteps has it."""
+
+    def round(self, plan: RoundPlan) -> RoundOutput:
+        """Runs a round."""
+        ...
+
+    def commit(self, length_L: np.ndarray) -> None:
+        """Takes accepted rows into the recurrent states."""
+        ...
+
+
+class CalledSteps(Steps, Called, Protocol):
+    """A device, as the engine and the other ranks know it."""
+
+
+class LeaderSteps:
+    """Rank 0's device: a call goes to the other ranks first, then to `steps`. Attributes as in engine.steps.Steps."""
+
+    def __init__(self, steps: CalledSteps, leader: Leader):
+        self.lanes, self.row_tile, self.max_rows = steps.lanes, steps.row_tile, steps.max_rows
+        self.context, self.page, self.pages = steps.context, steps.page, steps.pages
+        self.vocabulary, self.history = steps.vocabulary, steps.history
+        self._steps, self._leader = steps, leader
+
+    def round(self, plan: RoundPlan) -> RoundOutput:
+        """Runs a round on all ranks. Raises RankLost, and whatever the device raises."""
+        self._leader.send(Round(plan))
+        return self._steps.round(plan)
+
+    def commit(self, length_L: np.ndarray) -> None:
+        """Commits on all ranks. Raises as `round`."""
+        self._leader.send(Commit(length_L))
+        self._steps.commit(length_L)

@@ -1,0 +1,60 @@
+"""Host side: a model from the disk to the point where it compiles nothing more; the same on every rank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fnx_jax.model import Model
+
+Progress = Callable[..., None]
+"""Told a phase, and in some phases the bytes done and in all."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What the command line decides about the model. Fields as the flags of `python -m fnx_jax.serve`.
+
+    devices: that share the work, of all processes.
+    """
+
+    folder: Path
+    devices: int = 1
+    lanes: int = 4
+    context: int | None = None
+    dtype: str | None = None
+    draft_head: bool = False
+    self_test: bool = True
+    compilation_cache_dir: str = ""
+
+
+def use_compilation_cache(settings: ModelSettings) -> None:
+    """Keeps compiled programs for the next start, where the settings name a place."""
+    import jax
+
+    if settings.compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", settings.compilation_cache_dir)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def load_warm(settings: ModelSettings, progress: Progress) -> "Model":
+    """Loads, compiles and tests a model. Raises as `load` and `self_test`."""
+    from fnx_jax.lanes.warmup import warm_up
+    from fnx_jax.loading import load
+    from fnx_jax.self_test import self_test
+
+    model = load(
+        settings.folder,
+        devices=settings.devices,
+        dtype=settings.dtype,
+        lanes=settings.lanes,
+        context=settings.context,
+        draft_head=settings.draft_head,
+        progress=lambda done, total: progress("reading weights", done, total),
+    )
+    warm_up(model.steps, lambda what: progress(f"compiling {what}"))
+    if settings.self_test:
+        progress("self-test")
+        self_test(model.steps)
+    return model

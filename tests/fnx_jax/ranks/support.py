@@ -1,0 +1,92 @@
+"""Ranks as threads of the test's own process, over the loopback, without a device."""
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fnx_jax.engine.fake import FakeSteps
+from fnx_jax.engine.steps import RoundOutput, RoundPlan
+from fnx_jax.ranks.follower import join
+from fnx_jax.ranks.group import Group
+from fnx_jax.ranks.leader import Leader
+from fnx_jax.ranks.link import Link
+
+FACTS = {"lanes": "4", "context": "512"}
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def group(**changes: Any) -> Group:
+    """Rank 0 of two, impatient."""
+    return replace(
+        Group("127.0.0.1", free_port(), 2, 0, join_s=10, beat_s=0.05, silence_s=1.0, start_silence_s=1.0), **changes
+    )
+
+
+class Thread(threading.Thread):
+    """Runs `work`; `result` joins and returns what it returned or raises what it raised."""
+
+    def __init__(self, work: Callable[[], Any]):
+        super().__init__(daemon=True)
+        self._work, self._value, self._error = work, None, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Any:
+        self.join(20)
+        assert not self.is_alive(), "the other rank hangs"
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Losses:
+    """Collects what `on_lost` is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._some = threading.Event()
+
+    def __call__(self, why: str) -> None:
+        self.told.append(why)
+        self._some.set()
+
+    def wait(self) -> str:
+        assert self._some.wait(20), "nobody noticed"
+        return self.told[0]
+
+
+def pair(zero: Group, facts: dict[str, str] = FACTS, **leader: Any) -> tuple[Leader, Link, Losses, Losses]:
+    """Two ranks that have joined, and what each is told of the other's loss."""
+    lost_by_zero, lost_by_one = Losses(), Losses()
+    one = Thread(lambda: join(replace(zero, rank=1), facts, lost_by_one))
+    return Leader(zero, FACTS, lost_by_zero, **leader), one.result(), lost_by_zero, lost_by_one
+
+
+class RecordedSteps(FakeSteps):
+    """Fake steps that keep what they were asked for."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.plans: list[RoundPlan] = []
+        self.commits: list[np.ndarray] = []
+
+    def round(self, plan: RoundPlan) -> RoundOutput:
+        self.plans.append(plan)
+        return super().round(plan)
+
+    def commit(self, length_L: np.ndarray) -> None:
+        self.commits.append(length_L)

@@ -1,0 +1,51 @@
+"""What ranks compare names everything that their bits and their programs depend on."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from checkpoints.commands import DEMO
+from checkpoints.errors import CheckpointError
+from fnx_jax.serve.load import ModelSettings
+from fnx_jax.serve.ranks.facts import facts
+
+SETTINGS = ModelSettings(DEMO)
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {name for name in one if one[name] != other[name]}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("lanes", dict(lanes=5)),
+        ("context", dict(context=100)),
+        ("dtype", dict(dtype="float32")),
+        ("draft_head", dict(draft_head=True)),
+        ("self_test", dict(self_test=False)),
+    ],
+)
+def test_every_setting_that_shapes_programs_is_a_fact(name, change):
+    assert differing(facts(SETTINGS), facts(replace(SETTINGS, **change))) == {name}
+
+
+def test_backend_flags_are_a_fact(monkeypatch):
+    before = facts(SETTINGS)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    assert differing(before, facts(SETTINGS)) == {"flags"}
+
+
+def test_files_are_facts_and_their_folder_is_none(tmp_path):
+    copy = replace(SETTINGS, folder=tmp_path / "copy")
+    shutil.copytree(DEMO, copy.folder)
+    assert not differing(facts(SETTINGS), facts(copy))
+    (copy.folder / "tokenizer.json").unlink()
+    (copy.folder / "ngram_embedding.safetensors").unlink()
+    assert differing(facts(SETTINGS), facts(copy)) == {"tokenizer.json", "checkpoint_digest"}
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(CheckpointError):
+        facts(replace(SETTINGS, folder=tmp_path))

@@ -54,7 +54,7 @@ def combine(
     if rows > ROW_TILE and rows % ROW_TILE == 0:
         data = (out_BAD, weight_BA, expert_BA, shared_BD)
         tiles = jax.tree.map(lambda a: a.reshape(-1, ROW_TILE, *a.shape[1:]), data)
-        sums = jax.lax.map(lambda tile: combine(*tile, experts, leaves, joins), tiles)
+        sums = jax.lax.map(lambda tile: combine(*tile, experts=experts, leaves=leaves, joins=joins), tiles)
         return sums.reshape(rows, -1)
     total = leaf_sums(out_BAD, weight_BA, expert_BA, experts, leaves)
     return balanced_sum(jnp.where(joins, total.at[:, -1].add(shared_BD), total))

@@ -27,6 +27,11 @@ def heights_are_free() -> bool:
     return jax.default_backend() == "cpu" and jax.__version__.startswith(_SWEPT)
 
 
+def dot_height(rows: int) -> int:
+    """How high `rows` rows of one operand must be made for a dot that gives each its bits."""
+    return max(SHORTEST, rows) if heights_are_free() else padded_rows(rows)
+
+
 def expert_height(pairs: int, experts: int) -> int:
     """Rows of a tile of one expert's rows, where `pairs` (row, pick) pairs meet `experts` experts: a static choice."""
     if not heights_are_free():

@@ -17,7 +17,7 @@ from fnx_jax.families.flash_next.sequence.delta_rule import RuleInputs
 from fnx_jax.mesh import SAME, on_ranks
 
 HEIGHTS = (1, 2, 8, 16, 32)
-CHUNKS = (0, 32, 64)
+CHUNKS = (0, 64)
 
 
 def tree_for(forms: Forms, trees: Sequence[Any]) -> Any:

@@ -1,18 +1,20 @@
 """Host side: what does exactness cost? The row programs of serving against plain jnp at natural shapes.
 
-    python -m experiments.bench.exactness --out=FILE
+    python -m experiments.bench.exactness --receipt
 
 Same weights, same rows, same process and backend flags: one row of each of 1, 4 and 16 lanes with some context behind
 them, prompts of 256 and 512 rows, on one and on two devices; from tokens to logits. The plain network (plain/) is
 written in several forms, of which each cell takes the fastest. Times are of a call, interleaved A B B A; read the
-ratios. Beside them, the matmuls with weights alone: as the row programs shape them, and as bare `jnp.dot`s.
+ratios. Beside them, the matmuls with weights alone: as the row programs shape them, and as bare `jnp.dot`s. Read next:
+subjects.py, plain/network.py.
 """
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,15 +30,19 @@ from experiments.bench.matmuls import bare_matmuls, row_matmuls
 from experiments.bench.plain.weights import can_split, split_inputs
 from experiments.bench.subjects import Plain, Served, Subject
 from experiments.bench.synthetic import write_checkpoint
+from experiments.receipts import make_receipt, write_receipt
 
 CELLS = ("decode_1", "decode_4", "decode_16", "prompt_256", "prompt_512")
+CONTEXT_ROWS, LANES, CONTEXT, REACH = 96, 16, 1024, 512
+MOST_REPEATS = (REACH - CONTEXT_ROWS) // 4 - 2
+
 _MODEL = flags.DEFINE_list("model", ["synthetic", "demo"], "checkpoints: folders, `demo`, or `synthetic`, a random one")
 _TP = flags.DEFINE_list("tp", ["1", "2"], "numbers of devices")
-_CELLS = flags.DEFINE_list("cells", list(CELLS), "kind_rows, of kinds decode and prompt")
-_REPEATS = flags.DEFINE_integer("repeats", 12, "times A B B A, at least; fewer for prompts")
+_CELLS = flags.DEFINE_multi_enum("cell", list(CELLS), CELLS, "a cell to measure; all by default")
+_REPEATS = flags.DEFINE_integer("repeats", 12, "times A B B A; prompts take a quarter", 1, MOST_REPEATS)
 _CACHE = flags.DEFINE_string("compilation_cache_dir", "", "folder that keeps compiled programs between runs")
 _OUT = flags.DEFINE_string("out", "", "JSON file to write")
-CONTEXT_ROWS, LANES, CONTEXT, REACH = 96, 16, 1024, 512
+_RECEIPT = flags.DEFINE_bool("receipt", False, "write a receipt into experiments/results")
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Cell:
     matmuls: Compared
 
 
-def cells(name: str, model: fnx_jax.Model, tp: int, wanted: list[str], repeats: int) -> Iterator[Cell]:
+def cells(name: str, model: fnx_jax.Model, tp: int, wanted: Sequence[str], repeats: int) -> Iterator[Cell]:
     """Measures one checkpoint on one number of devices."""
     device, served = model.steps.device, Served(model.steps)
     sums = tp > 1 and can_split(model.params)
@@ -132,24 +138,40 @@ def _columns(compared: Compared) -> tuple[str, ...]:
     return f"{compared.a_ms:.1f}", f"{compared.b_ms:.1f}", f"{compared.ratio:.2f}", f"{compared.cpu_ratio:.2f}", spread
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    if _CACHE.value:
-        jax.config.update("jax_compilation_cache_dir", _CACHE.value)
-    console, results = Console(width=180), []
+def measure(names: Sequence[str], tps: Sequence[int], console: Console) -> tuple[list[Cell], dict[str, Any]]:
+    """Runs everything that was asked for, a line each as it is done. Returns the cells and a model's fingerprint."""
+    results, fingerprint = [], {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in _MODEL.value:
+        for name in names:
             folder = {"demo": DEMO, "synthetic": Path(scratch)}.get(name, Path(name))
             if name == "synthetic":
                 write_checkpoint(folder)
-            for tp in map(int, _TP.value):
+            for tp in tps:
                 model = fnx_jax.load(folder, devices=tp, lanes=LANES, context=CONTEXT, draft_head=False)
+                fingerprint = asdict(model.fingerprint)
                 for found in cells(name, model, tp, _CELLS.value, _REPEATS.value):
                     results.append(found)
-                    console.print(f"{name} tp {tp} {found.cell}: {found.served.ratio:.2f}, {found.forms}")
+                    console.print(f"{name} tp {tp} {found.cell}: {found.served.ratio:.2f} ({found.forms})")
+    return results, fingerprint
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    if not all(tp.isdigit() and int(tp) for tp in _TP.value):
+        raise app.UsageError(f"--tp={','.join(_TP.value)}: numbers of devices, 1 or more, were wanted")
+    tps = [int(tp) for tp in _TP.value]
+    jax.config.update("jax_num_cpu_devices", max(tps))
+    if _CACHE.value:
+        jax.config.update("jax_compilation_cache_dir", _CACHE.value)
+    console = Console(width=180)
+    results, fingerprint = measure(_MODEL.value, tps, console)
     report(results, console)
+    figures = {f"{found.model}_tp{found.tp}_{found.cell}": asdict(found) for found in results}
     if _OUT.value:
-        Path(_OUT.value).write_text(json.dumps([asdict(found) for found in results], indent=1))
+        Path(_OUT.value).write_text(json.dumps(figures, indent=1))
+    if _RECEIPT.value:
+        receipt = make_receipt("exactness", jax.devices()[0].device_kind, figures, fingerprint=fingerprint)
+        console.print(f"receipt: {write_receipt(receipt)}")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
 
 from experiments.bench.plain.dense import bare
 from fnx_jax import Model
 from fnx_jax.families.flash_next.params import ModelParams
-from fnx_jax.mesh import SAME, on_ranks
+from fnx_jax.mesh import DEALT, SAME, layout, on_ranks
 from pallas_kernels.dense_matmul import Selected, dense_matmul
 from pallas_kernels.exl3 import DecodedWeight
 
@@ -28,14 +27,15 @@ def matrices(params: ModelParams) -> Matrices:
         shared = {"router": layer.moe.router, "shared": layer.moe.shared}
         tree["layers"].append([layer.mixer_hyper, layer.moe_hyper, layer.mixer, layer.ngram, shared])
     kinds = (Selected, DecodedWeight)
-    found: Matrices = []
-    leaf: Any
-    for leaf in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds)):
-        while isinstance(leaf, kinds):
-            leaf = leaf.weight if isinstance(leaf, Selected) else leaf.wq
-        if leaf.ndim - _dealt(leaf) == 2 and leaf.shape[-1] > 8:  # not the taps of a convolution
-            found.append(leaf)
-    return found
+    found = map(_matrix, jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds)))
+    # A matrix, dealt or not, which the taps of a convolution are not.
+    return [leaf for leaf in found if leaf.ndim - (layout(leaf) == DEALT) == 2 and leaf.shape[-1] > 8]
+
+
+def _matrix(leaf: Any) -> jax.Array:
+    while isinstance(leaf, Selected | DecodedWeight):
+        leaf = leaf.weight if isinstance(leaf, Selected) else leaf.wq
+    return leaf
 
 
 def row_matmuls(model: Model, rows: int) -> Callable[[], object]:
@@ -46,10 +46,6 @@ def row_matmuls(model: Model, rows: int) -> Callable[[], object]:
 def bare_matmuls(model: Model, rows: int) -> Callable[[], object]:
     """The same arrays in bare `jnp.dot`s of all rows."""
     return _calls(model, rows, bare)
-
-
-def _dealt(leaf: jax.Array) -> bool:
-    return isinstance(leaf.sharding, NamedSharding) and len(leaf.sharding.spec) > 0
 
 
 def _calls(model: Model, rows: int, matmul: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[[], object]:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.row_tiles import ROW_TILE
+
 
 def leaf_sums(
     out_BAD: Float[Array, "B A D"],
@@ -45,7 +47,14 @@ def combine(
 ) -> Float[Array, "B D"]:
     """The sum of a row's routed experts and, where it joins, the gated shared expert: a whole tree or a sub-tree.
 
-    joins: whether this sub-tree holds the last leaf of all.
+    joins: whether this sub-tree holds the last leaf of all. Whole tiles of rows are summed one by one: leaves take
+    room.
     """
+    rows = out_BAD.shape[0]
+    if rows > ROW_TILE and rows % ROW_TILE == 0:
+        data = (out_BAD, weight_BA, expert_BA, shared_BD)
+        tiles = jax.tree.map(lambda a: a.reshape(-1, ROW_TILE, *a.shape[1:]), data)
+        sums = jax.lax.map(lambda tile: combine(*tile, experts=experts, leaves=leaves, joins=joins), tiles)
+        return sums.reshape(rows, -1)
     total = leaf_sums(out_BAD, weight_BA, expert_BA, experts, leaves)
     return balanced_sum(jnp.where(joins, total.at[:, -1].add(shared_BD), total))

@@ -1,8 +1,8 @@
 """Traced: attention of each row over its kept blocks, then over the tail of its own past.
 
 Kept blocks ascend by absolute id and are cut into parts of PART blocks by slot; the tail is the last part. Parts meet
-by online softmax in that order, so a row sees the same sums whatever the other rows see. The queries of a KV head fill
-whole tiles of rows, so that a head's bits do not depend on how many share it. Operands have the caches'
+by online softmax in that order, so a row sees the same sums whatever the other rows see. The queries of a KV head are
+rows of a height that gives each its bits, so that they do not depend on how many share it. Operands have the caches'
 dtype, accumulators are float32. One path for every length.
 """
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.elementary import exp
-from pallas_kernels.row_tiles import padded_rows
+from pallas_kernels.row_tiles import dot_height
 from pallas_kernels.sparse_attention.pages import PageTable, read_units, value_dtype
 from pallas_kernels.tree_sum import tree_sum
 
@@ -46,7 +46,7 @@ def attend(
     rows, heads, size = q_BHK.shape
     groups = key_PSGK.shape[2]
     share = heads // groups
-    height = padded_rows(share)
+    height = dot_height(share)
     q = q_BHK.reshape(rows, groups, share, size) * jnp.float32(1 / math.sqrt(size))
     q = jnp.pad(q, ((0, 0), (0, 0), (0, height - share), (0, 0))).astype(value_dtype(key_PSGK))
     padded = jnp.pad(kept_BK, ((0, 0), (0, -kept_BK.shape[1] % PART)))

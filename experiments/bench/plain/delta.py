@@ -73,7 +73,8 @@ def delta_output(read_BHV: Float[Array, "B H dv"], x_BD: Float[Array, "B D"], pa
 
 
 def _step(state: Float[Array, "B H dk dv"], row: RuleInputs):
-    state = jnp.exp(row.log_decay)[:, :, None, None] * state
-    change = row.beta[:, :, None] * (row.v - jnp.sum(state * row.k[..., None], axis=2))
-    state = state + row.k[..., None] * change[:, :, None, :]
-    return state, jnp.sum(state * row.q[..., None], axis=2)
+    decay = jnp.exp(row.log_decay)[:, :, None, None]
+    read = decay * jnp.einsum("bhik,bhkv->bhiv", jnp.stack([row.k, row.q], axis=2), state)
+    change = row.beta[:, :, None] * (row.v - read[:, :, 0])
+    state = decay * state + row.k[..., None] * change[:, :, None, :]
+    return state, read[:, :, 1] + jnp.sum(row.k * row.q, axis=-1)[:, :, None] * change

@@ -1,7 +1,6 @@
 """Traced: the plain network: one row of every lane, or one lane's prompt. Read next: dense.py and its siblings."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from experiments.bench.plain.dense import linear
 from experiments.bench.plain.experts import moe
 from experiments.bench.plain.forms import Forms
 from fnx_jax.axes import RANKS
-from fnx_jax.families.flash_next.params import DeltaParams, LayerParams, ModelParams
+from fnx_jax.families.flash_next.params import AttentionParams, DeltaParams, ModelParams
 from fnx_jax.families.flash_next.sequence.norms import grouped_rms
 from fnx_jax.families.flash_next.sequence.positions import causal_convolution
 from fnx_jax.families.flash_next.sequence.residual import embed, write
@@ -64,37 +63,40 @@ def _layers(
         if layer.ngram is not None:
             place = config.ngram_layers.index(number)
             ngram[place], streams = _ngram(streams, ngram_BLE[:, place], layer.ngram, forms, ngram[place], lane)
-        planes: list[Any] = delta if config.layer_kinds[number] == "delta" else attention
         plane = config.index_in_kind(number)
         x, gate = read(streams, layer.mixer_hyper, forms)
-        planes[plane], out = _mix(x, layer, forms, planes[plane], position_B, lane)
+        if isinstance(layer.mixer, DeltaParams):
+            delta[plane], out = _delta(x, layer.mixer, forms, delta[plane], lane)
+        else:
+            attention[plane], out = _attention(x, layer.mixer, forms, attention[plane], position_B, lane)
         streams = write(streams, out, gate)
         x, gate = read(streams, layer.moe_hyper, forms)
         streams = write(streams, moe(x, layer.moe, forms), gate)
     return PlainCache(delta=tuple(delta), attention=tuple(attention), ngram=tuple(ngram)), streams
 
 
-def _mix(
+def _delta(
+    x: Array, mixer: DeltaParams, forms: Forms, cache: DeltaCache, lane: Array | None
+) -> tuple[DeltaCache, Array]:
+    if lane is None:
+        cache, out = decode_delta(x, mixer, forms, cache)
+    else:
+        cache, out = prefill_delta(x, mixer, forms, cache, lane)
+    return cache, delta_output(out, x, mixer, forms)
+
+
+def _attention(
     x: Array,
-    layer: LayerParams,
+    mixer: AttentionParams,
     forms: Forms,
-    cache: DeltaCache | AttentionCache,
+    cache: AttentionCache,
     position_B: Array | None,
     lane: Array | None,
-) -> tuple[DeltaCache | AttentionCache, Array]:
-    mixer = layer.mixer
-    if isinstance(mixer, DeltaParams):
-        assert isinstance(cache, DeltaCache)
-        if lane is None:
-            cache, out = decode_delta(x, mixer, forms, cache)
-        else:
-            cache, out = prefill_delta(x, mixer, forms, cache, lane)
-        return cache, delta_output(out, x, mixer, forms)
-    assert isinstance(cache, AttentionCache)
-    if lane is None:
-        assert position_B is not None
-        return decode_attention(x, mixer, forms, cache, position_B)
-    return prefill_attention(x, mixer, forms, cache, lane)
+) -> tuple[AttentionCache, Array]:
+    if lane is not None:
+        return prefill_attention(x, mixer, forms, cache, lane)
+    assert position_B is not None
+    return decode_attention(x, mixer, forms, cache, position_B)
 
 
 def read(streams: Array, weights: HyperWeights, forms: Forms) -> tuple[Array, Array]:

@@ -26,13 +26,14 @@ def golden() -> Path:
 
 
 @pytest.fixture(scope="session")
-def exact_model() -> Callable[[str], fnx_jax.Model]:
-    """Loads a golden case in float32 arithmetic, once."""
-    models: dict[str, fnx_jax.Model] = {}
+def exact_model() -> Callable[..., fnx_jax.Model]:
+    """Loads a golden case in float32 arithmetic on a number of devices, once."""
+    models: dict[tuple[str, int], fnx_jax.Model] = {}
 
-    def get(name: str) -> fnx_jax.Model:
-        if name not in models:
-            models[name] = fnx_jax.load(GOLDEN / name, dtype="float32", lanes=4, context=256)
-        return models[name]
+    def get(name: str, devices: int = 1) -> fnx_jax.Model:
+        if (name, devices) not in models:
+            loaded = fnx_jax.load(GOLDEN / name, devices=devices, dtype="float32", lanes=4, context=256)
+            models[name, devices] = loaded
+        return models[name, devices]
 
     return get

@@ -138,9 +138,8 @@ def _columns(compared: Compared) -> tuple[str, ...]:
     return f"{compared.a_ms:.1f}", f"{compared.b_ms:.1f}", f"{compared.ratio:.2f}", f"{compared.cpu_ratio:.2f}", spread
 
 
-def measure(names: Sequence[str], tps: Sequence[int], console: Console) -> tuple[list[Cell], dict[str, Any]]:
-    """Runs everything that was asked for, a line each as it is done. Returns the cells and a model's fingerprint."""
-    results, fingerprint = [], {}
+def measure(names: Sequence[str], tps: Sequence[int]) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Runs everything that was asked for. Yields each cell with the model's fingerprint."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             folder = {"demo": DEMO, "synthetic": Path(scratch)}.get(name, Path(name))
@@ -148,11 +147,13 @@ def measure(names: Sequence[str], tps: Sequence[int], console: Console) -> tuple
                 write_checkpoint(folder)
             for tp in tps:
                 model = fnx_jax.load(folder, devices=tp, lanes=LANES, context=CONTEXT, draft_head=False)
-                fingerprint = asdict(model.fingerprint)
                 for found in cells(name, model, tp, _CELLS.value, _REPEATS.value):
-                    results.append(found)
-                    console.print(f"{name} tp {tp} {found.cell}: {found.served.ratio:.2f} ({found.forms})")
-    return results, fingerprint
+                    yield found, asdict(model.fingerprint)
+
+
+def figures(results: Sequence[Cell]) -> dict[str, Any]:
+    """Results by name, as JSON."""
+    return {f"{found.model}_tp{found.tp}_{found.cell}": asdict(found) for found in results}
 
 
 def main(_: list[str]) -> None:
@@ -163,14 +164,15 @@ def main(_: list[str]) -> None:
     jax.config.update("jax_num_cpu_devices", max(tps))
     if _CACHE.value:
         jax.config.update("jax_compilation_cache_dir", _CACHE.value)
-    console = Console(width=180)
-    results, fingerprint = measure(_MODEL.value, tps, console)
+    console, results, fingerprint = Console(width=180), [], {}
+    for found, fingerprint in measure(_MODEL.value, tps):  # noqa: B007
+        results.append(found)
+        console.print(f"{found.model} tp {found.tp} {found.cell}: {found.served.ratio:.2f} ({found.forms})")
+        if _OUT.value:
+            Path(_OUT.value).write_text(json.dumps(figures(results), indent=1))
     report(results, console)
-    figures = {f"{found.model}_tp{found.tp}_{found.cell}": asdict(found) for found in results}
-    if _OUT.value:
-        Path(_OUT.value).write_text(json.dumps(figures, indent=1))
     if _RECEIPT.value:
-        receipt = make_receipt("exactness", jax.devices()[0].device_kind, figures, fingerprint=fingerprint)
+        receipt = make_receipt("exactness", jax.devices()[0].device_kind, figures(results), fingerprint=fingerprint)
         console.print(f"receipt: {write_receipt(receipt)}")
 
 

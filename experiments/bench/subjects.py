@@ -53,7 +53,8 @@ class Served:
         streams = None
         for block in blocks(plan, steps.heights):
             streams = steps.tile_streams(block, block.tiles[-1], steps.run_block(plan, block, embeddings))
-        return jax.block_until_ready(steps.programs.logits(steps.device.params, streams))
+        logits = steps.programs.logits(steps.device.params, streams)
+        return jax.block_until_ready(steps.programs.whole(logits))
 
 
 def rows_plan(steps: DeviceSteps, pieces: list[tuple[int, np.ndarray, int, int]]) -> RoundPlan:

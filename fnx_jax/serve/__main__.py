@@ -49,6 +49,7 @@ flags.DEFINE_string(
 flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches float32.", flag_values=FLAGS)
 flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values=FLAGS)
 flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
+flags.DEFINE_integer("max_rows", 512, "Rows of a round at most, a multiple of 16.", 16, flag_values=FLAGS)
 flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
 flags.DEFINE_integer("max_body_mb", 32, "Largest request body.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAGS)
@@ -134,6 +135,7 @@ def model_settings() -> ModelSettings:
         devices=FLAGS.tp,
         lanes=FLAGS.lanes,
         context=FLAGS.context,
+        max_rows=FLAGS.max_rows,
         dtype=FLAGS.dtype,
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,

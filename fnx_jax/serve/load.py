@@ -23,6 +23,7 @@ class ModelSettings:
     devices: int = 1
     lanes: int = 4
     context: int | None = None
+    max_rows: int = 512
     dtype: str | None = None
     draft_head: bool = False
     self_test: bool = True
@@ -50,6 +51,7 @@ def load_warm(settings: ModelSettings, progress: Progress) -> "Model":
         dtype=settings.dtype,
         lanes=settings.lanes,
         context=settings.context,
+        max_rows=settings.max_rows,
         draft_head=settings.draft_head,
         progress=lambda done, total: progress("reading weights", done, total),
     )

@@ -17,7 +17,7 @@ def facts(settings: ModelSettings) -> dict[str, str]:
     import jax
     import jaxlib
 
-    from fnx_jax.loading import MAX_ROWS, PAGE
+    from fnx_jax.loading import PAGE
 
     store = open_store(settings.folder)
     try:
@@ -35,7 +35,7 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "dtype": settings.dtype or "served",
         "lanes": str(settings.lanes),
         "context": "default" if settings.context is None else str(settings.context),
-        "max_rows": str(MAX_ROWS),
+        "max_rows": str(settings.max_rows),
         "page": str(PAGE),
         "draft_head": str(settings.draft_head),
         "self_test": str(settings.self_test),

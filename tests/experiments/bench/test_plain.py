@@ -12,6 +12,7 @@ from checkpoints.inventory import check
 from experiments.bench.interleave import compare
 from experiments.bench.plain.experts import moe
 from experiments.bench.plain.forms import Forms
+from experiments.bench.plain.weights import can_split, split_inputs
 from experiments.bench.subjects import Plain, Served
 from experiments.bench.synthetic import write_checkpoint
 from experiments.demo.sizes import Sizes
@@ -37,6 +38,16 @@ def test_prompt_and_next_rows_are_the_served_ones(model):
         wanted, found = (np.asarray(subject.decode(TOKENS, position)) for subject in (served, plain))
         np.testing.assert_allclose(found, wanted[:2], atol=2e-3)
     assert not np.allclose(found[0], found[1], atol=2e-3)
+
+
+def test_two_devices_give_whole_rows_of_logits():
+    model = fnx_jax.load(FOLDER / "base", dtype="float32", lanes=4, context=256, devices=2)
+    forms = Forms(model.config, model.steps.device.shards, "sorted", height=2, sums=can_split(model.params))
+    params = split_inputs(model.params, model.steps.device.mesh) if forms.sums else model.params
+    served, plain = Served(model.steps), Plain(model, params, forms, lanes=2, reach=64)
+    wanted, found = (np.asarray(subject.decode(TOKENS, 0)) for subject in (served, plain))
+    assert found.shape == (2, model.config.vocabulary)
+    np.testing.assert_allclose(found, wanted[:2], atol=2e-3)
 
 
 def test_every_form_of_experts_is_the_same_function(model):

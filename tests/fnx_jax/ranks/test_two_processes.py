@@ -26,6 +26,7 @@ CACHE = Path(__file__).parents[3] / ".cache" / "jax"
 FLAGS = (
     f"--model={DEMO}",
     "--context=512",
+    "--max-rows=64",
     "--rank-silence-seconds=60",
     "--no-self-test",
     f"--compilation_cache_dir={CACHE}",

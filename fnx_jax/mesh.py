@@ -21,7 +21,9 @@ def make_mesh(ranks: int) -> Mesh:
     """The first `ranks` devices of all processes. Raises ValueError where there are fewer, or none is this one's."""
     devices = jax.devices()
     if ranks > len(devices):
-        raise ValueError(f"devices={ranks}, but this machine has {len(devices)}")
+        more = "; a CPU stands for as many as the jax option jax_num_cpu_devices says, set before jax is used"
+        hint = more if devices[0].platform == "cpu" else ""
+        raise ValueError(f"devices={ranks}, but this machine has {len(devices)}{hint}")
     if all(device.process_index != jax.process_index() for device in devices[:ranks]):
         raise ValueError(f"devices={ranks}, which leaves none of this process's own")
     return Mesh(np.array(devices[:ranks]), (RANKS,))

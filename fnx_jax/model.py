@@ -3,6 +3,7 @@
 Every number comes from the row programs that the server runs, so a script sees the server's bits.
 """
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from fnx_jax.lanes.rounds import DeviceSteps
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded checkpoint on its device.
+    """A loaded checkpoint on its devices.
 
     config: facts of the architecture. params, functions: the parameter tree and the tile-free layer functions; jit,
     vmap and grad work there, bits are promised only through the methods. steps: the device side of rounds; it serves
@@ -102,9 +103,15 @@ class Model:
         tokens = self._tokens(token_ids)
         return self.steps.device.ngrams.embeddings(tokens, token_history(tokens, self.steps.history))
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The kind of every device, in the order of ranks, those of other processes too."""
+        return tuple(device.device_kind for device in self.steps.device.mesh.devices.flat)
+
     def memory(self) -> dict[str, int]:
-        """Bytes on the device: weights, caches of all lanes, and their sum."""
-        weights, caches = (sum(a.nbytes for a in jax.tree.leaves(tree)) for tree in (self.params, self.steps.state))
+        """Bytes on each device: weights, caches of all lanes, and their sum."""
+        trees = self.params, self.steps.state
+        weights, caches = (sum(_bytes_on_each(leaf) for leaf in jax.tree.leaves(tree)) for tree in trees)
         return {"weights_bytes": weights, "caches_bytes": caches, "total_bytes": weights + caches}
 
     def _tokens(self, token_ids: Sequence[int] | np.ndarray) -> Int[np.ndarray, " T"]:
@@ -117,3 +124,7 @@ class Model:
         if bad.size:
             raise ValueError(f"token id {int(bad[0])} is outside the vocabulary of {self.steps.vocabulary}")
         return tokens.astype(np.int32)
+
+
+def _bytes_on_each(leaf: jax.Array) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -49,6 +49,8 @@ def _connect(group: Group) -> socket.socket:
 def service_port(link: Link, timeout_s: float) -> int:
     """Waits for the port of JAX's coordination service. Raises RankLost, TimeoutError."""
     message = link.receive(timeout_s)
+    if isinstance(message, End):
+        raise RankLost("rank 0 has stopped")
     if not isinstance(message, Service):
         raise RankLost(f"rank 0 sent a {type(message).__name__} before its service")
     return message.port

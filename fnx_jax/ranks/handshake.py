@@ -11,7 +11,7 @@ import struct
 from fnx_jax.ranks.channel import Channel
 from fnx_jax.ranks.errors import Disagreement, RankLost, Stranger
 from fnx_jax.ranks.group import Group
-from fnx_jax.ranks.messages import Facts
+from fnx_jax.ranks.messages import Facts, Left
 
 PROTOCOL = 1
 MAGIC = b"fnxranks"
@@ -49,10 +49,12 @@ def _digest(token: bytes, sender: bytes, receiver: bytes) -> bytes:
 def compare(channel: Channel, mine: dict[str, str], rank: int, other: int) -> None:
     """Exchanges facts and holds them against each other, in the order of rank 0's.
 
-    Raises: Disagreement naming the first that differs, with both values; RankLost.
+    Raises: Disagreement naming the first that differs, with both values, or why the other refuses; RankLost.
     """
     channel.send(Facts(mine))
     message = channel.receive()
+    if isinstance(message, Left):
+        raise Disagreement(message.why)
     if not isinstance(message, Facts):
         raise RankLost(f"facts were expected, not {type(message).__name__}")
     first, second = (mine, message.values) if rank == 0 else (message.values, mine)
@@ -60,3 +62,9 @@ def compare(channel: Channel, mine: dict[str, str], rank: int, other: int) -> No
         values = first.get(name, "nothing"), second.get(name, "nothing")
         if values[0] != values[1]:
             raise Disagreement(f"{name}: {values[0]} on rank 0, {values[1]} on rank {max(rank, other)}")
+
+
+def refuse(channel: Channel, why: str) -> None:
+    """Tells a rank that was greeted why it is not let in, instead of facts. Raises RankLost."""
+    channel.send(Left(why))
+    channel.receive()  # a connection closed on unread facts may lose the answer

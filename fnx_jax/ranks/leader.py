@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fnx_jax.ranks.channel import Channel
 from fnx_jax.ranks.errors import Disagreement, RankLost, Stranger
 from fnx_jax.ranks.group import Group, spell_address
-from fnx_jax.ranks.handshake import compare, greet
+from fnx_jax.ranks.handshake import compare, greet, refuse
 from fnx_jax.ranks.link import Link
 from fnx_jax.ranks.messages import AnyMessage, End, Left, Ready, Service, Stop
 
@@ -20,12 +20,11 @@ LOOK_S = 0.2
 
 
 class Leader:
-    """Rank 0's connections to all others. The constructor waits until every rank is there and agrees.
+    """Rank 0's connections to all others. `let_in` comes first; `end` may come at any time, from another thread.
 
     Args:
       facts: what must be the same on every rank. on_lost: called once, on another thread, when a rank is lost.
       on_stop: called when a rank was asked to stop.
-    Raises: Disagreement; RankLost where a rank stays away or leaves; OSError where the port cannot be had.
     lost: what happened, None while all is well.
     """
 
@@ -37,20 +36,34 @@ class Leader:
         on_stop: Callable[[], None] = lambda: None,
     ):
         self.lost: str | None = None
-        self._group, self._on_lost, self._on_stop = group, on_lost, on_stop
-        self._once = threading.Lock()
-        self._ready, self._gone = threading.Semaphore(0), threading.Semaphore(0)
+        self._group, self._facts, self._on_lost, self._on_stop = group, facts, on_lost, on_stop
+        self._once, self._ready = threading.Lock(), threading.Semaphore(0)
+        self._door, self._ending = threading.Lock(), threading.Event()  # the door is held while ranks are let in
         self._links: dict[int, Link] = {}
+        self._listeners: list[threading.Thread] = []
+
+    def let_in(self) -> None:
+        """Waits until every rank is there and agrees.
+
+        Raises: Disagreement; RankLost where a rank stays away or leaves, or `end` came; OSError where the port cannot
+          be had.
+        """
         try:
-            self._let_in(facts)
+            self._let_in()
         except BaseException as error:
-            self.end(f"{type(error).__name__}: {error}")
+            if not self._ending.is_set():
+                self.end(f"{type(error).__name__}: {error}")
             raise
 
     @property
     def compilations(self) -> int:
         """Compilations of all other ranks since they were warmed up, as they last said."""
         return sum(link.compilations for link in self._links.values())
+
+    @property
+    def signs(self) -> int:
+        """Signs of life that all other ranks have given."""
+        return sum(link.signs for link in self._links.values())
 
     def send(self, message: AnyMessage) -> None:
         """Tells every other rank. Raises RankLost."""
@@ -81,37 +94,46 @@ class Leader:
 
     def end(self, why: str | None = None) -> None:
         """Ends every other rank and waits, not for long, until they are gone. why: a fault, None for an orderly end."""
+        self._ending.set()
+        if self._door.acquire(timeout=END_S):
+            self._door.release()
         deadline_s = time.monotonic() + END_S
-        for link in self._links.values():
+        links = list(self._links.values())
+        for link in links:
             link.expect_end()
             try:
                 link.send(End() if why is None else Left(why))
             except RankLost:
                 pass  # it is gone already
-        for link in self._links.values():
-            self._gone.acquire(timeout=max(0.0, deadline_s - time.monotonic()))
+        for listener in self._listeners:
+            listener.join(max(0.0, deadline_s - time.monotonic()))
+        for link in links:
             link.close()
 
-    def _let_in(self, facts: dict[str, str]) -> None:
+    def _let_in(self) -> None:
         group, deadline_s = self._group, time.monotonic() + self._group.join_s
-        with _listen(group.host, group.port) as listener:
+        with self._door, _listen(group.host, group.port) as listener:
             listener.settimeout(LOOK_S)
             while missing := sorted(set(range(1, group.ranks)) - set(self._links)):
                 self.check()
+                if self._ending.is_set():
+                    raise RankLost(f"rank 0 was stopped before ranks {missing} came")
+                if time.monotonic() > deadline_s:
+                    raise RankLost(f"ranks {missing} did not come within {group.join_s:g} s")
                 try:
                     connection, address = listener.accept()
                 except TimeoutError:
-                    if time.monotonic() > deadline_s:
-                        raise RankLost(f"ranks {missing} did not come within {group.join_s:g} s") from None
-                else:
-                    self._let_one_in(Channel(connection, group.silence_s), address[0], facts)
+                    continue
+                self._let_one_in(Channel(connection, group.silence_s), address[0])
 
-    def _let_one_in(self, channel: Channel, host: str, facts: dict[str, str]) -> None:
+    def _let_one_in(self, channel: Channel, host: str) -> None:
         try:
             rank = greet(channel, self._group)
             if rank in self._links:
-                raise Stranger(f"rank {rank} is there already")
-            compare(channel, facts, 0, rank)
+                why = f"rank {rank} is there already"
+                refuse(channel, why)
+                raise Stranger(why)
+            compare(channel, self._facts, 0, rank)
         except (Stranger, RankLost) as error:
             logger.warning("a connection from %s was refused: %s", host, error)
             return channel.close()
@@ -120,7 +142,9 @@ class Leader:
             raise
         channel.silence_s = self._group.start_silence_s
         link = self._links[rank] = Link(channel, rank, self._group.beat_s, self._lose)
-        threading.Thread(target=self._listen, args=(link,), name="fnx-followers", daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(link,), name="fnx-followers", daemon=True)
+        listener.start()
+        self._listeners.append(listener)
 
     def _listen(self, link: Link) -> None:
         try:
@@ -133,7 +157,7 @@ class Leader:
                     case message:
                         logger.warning("rank %d sent a %s out of turn", link.other, type(message).__name__)
         except RankLost:
-            self._gone.release()
+            pass  # the link has told whoever must know
 
     def _lose(self, why: str) -> None:
         with self._once:

@@ -19,7 +19,7 @@ class Link:
       beat: makes the sign of life that is sent every `beat_s`. on_lost: called once, on a thread of the link's, with
         what happened, unless `close` came first.
     lost: what happened, None while all is well. ended: the other has said that it ends. compilations: its own, as it
-    last said.
+    last said. signs: of life, heard so far.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Link:
         on_lost: Callable[[str], None],
         beat: Callable[[], int] = lambda: 0,
     ):
-        self.other, self.compilations = other, 0
+        self.other, self.compilations, self.signs = other, 0, 0
         self.lost: str | None = None
         self.ended = False
         self._channel, self._beat_s, self._beat, self._on_lost = channel, beat_s, beat, on_lost
@@ -97,6 +97,7 @@ class Link:
                     raise RankLost(f"it left: {message.why}")
                 if isinstance(message, Beat):
                     self.compilations = message.compilations
+                    self.signs += 1
                     continue
                 if isinstance(message, End):
                     self.ended = True

@@ -89,7 +89,7 @@ def most_bytes(steps: Steps) -> int:
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.name in DTYPES:
-        return (value.dtype.name, value.shape, np.ascontiguousarray(value).data.cast("B"))
+        return (value.dtype.name, value.shape, value.tobytes())
     if isinstance(value, np.integer | np.floating):
         return value.item()
     raise NotImplementedError(f"messages hold no {type(value).__name__}")

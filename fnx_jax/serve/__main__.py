@@ -14,6 +14,7 @@ from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
 from checkpoints.errors import CheckpointError
+from fnx_jax.ranks.leader import Leader
 from fnx_jax.ranks.steps import LeaderSteps
 from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
 from fnx_jax.serve.client import EngineClient
@@ -177,12 +178,18 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         vocabulary=model.steps.vocabulary,
         digest=model.checkpoint_digest,
         fingerprint={**vars(model.fingerprint), "digest": model.fingerprint.digest()},
-        devices=(model.fingerprint.device,),
+        devices=model.devices,
         memory=model.memory(),
         cache={"block_size": str(model.steps.page), "num_gpu_blocks": str(model.steps.pages)},
         config={"lanes": model.steps.lanes, "prefill_chunk": config.prefill_chunk, "dtype": FLAGS.dtype or "served"},
-        counters=lambda: {"compilations": compilations.count + (leader.compilations if leader else 0)},
+        counters=lambda: _counters(compilations.count, leader),
     )
+
+
+def _counters(compilations: int, leader: Leader | None) -> dict[str, float]:
+    if leader is None:
+        return {"compilations": compilations}
+    return {"compilations": compilations + leader.compilations, "rank_signs": leader.signs}
 
 
 def main(positional: list[str]) -> int:

@@ -31,7 +31,7 @@ class LoadedModel:
 
     name: served where the settings name nothing else. context: positions of a prompt and its reply together.
     vocabulary: ids the engine takes. digest: of the checkpoint's files. fingerprint: what the bits depend on.
-    devices: one text each. memory: the plan, in bytes. cache: label values of `vllm:cache_config_info`.
+    devices: one text each. memory: of each device, in bytes. cache: label values of `vllm:cache_config_info`.
     config: other resolved choices of the run, for `/v1/server_info`. counters: name to running total, published as
     `fnx:name`; called from the event loop, must not wait.
     """

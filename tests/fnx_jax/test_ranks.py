@@ -64,6 +64,18 @@ def test_what_is_dealt_and_what_is_not():
     assert DEALT not in jax.tree.leaves(delta.mixer)  # two key heads for four devices
 
 
+def test_memory_is_what_lies_on_each_device():
+    dealt = fnx_jax.load(FOLDER / "long_eos", devices=4, dtype="float32", lanes=1, context=64)
+    lying = dict.fromkeys(dealt.steps.device.mesh.devices.flat, 0)
+    for leaf in jax.tree.leaves((dealt.params, dealt.steps.state)):
+        for shard in leaf.addressable_shards:
+            lying[shard.device] += shard.data.nbytes
+    memory = dealt.memory()
+    assert set(lying.values()) == {memory["total_bytes"]}
+    assert memory["total_bytes"] == memory["weights_bytes"] + memory["caches_bytes"]
+    assert dealt.devices == ("cpu",) * 4
+
+
 def test_four_ranks_hold_one_group_of_each_kind():
     dealt = fnx_jax.load(FOLDER / "four_ranks", devices=4, dtype="float32", lanes=1, context=64)
     shards = deal(dealt.config, 4)
@@ -108,5 +120,5 @@ def test_devices_that_do_not_divide_are_refused(devices, word):
 
 
 def test_more_devices_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="this machine has 4"):
+    with pytest.raises(ValueError, match=r"this machine has 4; .*jax_num_cpu_devices"):
         fnx_jax.load(DEMO, devices=8)

@@ -2,13 +2,19 @@
 
 import hashlib
 import os
+from collections.abc import Iterable
 from importlib.metadata import version
+from pathlib import Path
 
+import checkpoints
+import fnx_jax
+import pallas_kernels
 from checkpoints import open_store
 from fnx_jax import backend
 from fnx_jax.serve.load import ModelSettings
 from pallas_kernels.row_tiles import ROW_TILE
 
+_PACKAGES = (fnx_jax, pallas_kernels, checkpoints)
 _FILES = ("config.json", "tokenizer.json", "generation_config.json")
 
 
@@ -26,6 +32,7 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         store.close()
     return {
         "fnx_jax": version("fnx_jax"),
+        "source": source_digest(Path(package.__path__[0]) for package in _PACKAGES),
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
         "flags": " ".join(backend.CPU_FLAGS + backend.GPU_FLAGS + backend.flags_besides(os.environ)),
@@ -40,6 +47,16 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "draft_head": str(settings.draft_head),
         "self_test": str(settings.self_test),
     }
+
+
+def source_digest(folders: Iterable[Path]) -> str:
+    """Twelve hex digits of SHA-256 over names and bytes of all Python files; where the folders lie is no part of it."""
+    whole = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder.parent).as_posix()
+            whole.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()[:12]
 
 
 def _file_digest(settings: ModelSettings, name: str) -> str:

@@ -75,7 +75,9 @@ class Following:
             self._follow()
             self._code = OK
         except BaseException as error:
-            self._code = next((code for kind, code in self._exit_codes if isinstance(error, kind)), DEVICE)
+            code = next((code for kind, code in self._exit_codes if isinstance(error, kind)), DEVICE)
+            # Rank 0 may stop in order while this rank is still starting, which then fails.
+            self._code = OK if self._link is not None and self._link.ended else code
             say(f"{type(error).__name__}: {error}")
             self._tell(f"{type(error).__name__}: {error}")
         self._done.set()

@@ -45,8 +45,9 @@ class Leading:
 
         where = spell_address(self._group.host, self._group.port)
         say(f"Waiting for {self._group.ranks - 1} more of {self._group.ranks} ranks at {where}.")
+        self.leader = Leader(self._group, facts(self._settings), self._lose, lambda: self.on_stop())
         try:
-            self.leader = Leader(self._group, facts(self._settings), self._lose, lambda: self.on_stop())
+            self.leader.let_in()
         except OSError as error:
             raise ValueError(f"--coordinator={where}: {error.strerror or error}") from error
         start_distributed(self._group, self.leader.offer_service(self._group.host), self._local_device)

@@ -69,11 +69,18 @@ class Losses:
         return self.told[0]
 
 
+def let_in(zero: Group, *told: Any, **options: Any) -> Leader:
+    """Rank 0, once all are there."""
+    leader = Leader(zero, FACTS, *told, **options)
+    leader.let_in()
+    return leader
+
+
 def pair(zero: Group, facts: dict[str, str] = FACTS, **leader: Any) -> tuple[Leader, Link, Losses, Losses]:
     """Two ranks that have joined, and what each is told of the other's loss."""
     lost_by_zero, lost_by_one = Losses(), Losses()
     one = Thread(lambda: join(replace(zero, rank=1), facts, lost_by_one))
-    return Leader(zero, FACTS, lost_by_zero, **leader), one.result(), lost_by_zero, lost_by_one
+    return let_in(zero, lost_by_zero, **leader), one.result(), lost_by_zero, lost_by_one
 
 
 class RecordedSteps(FakeSteps):

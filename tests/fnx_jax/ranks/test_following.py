@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import struct
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +14,11 @@ from fnx_jax.ranks.channel import Channel
 from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.follower import follow
 from fnx_jax.ranks.handshake import compare, greet
-from fnx_jax.ranks.leader import Leader
 from fnx_jax.ranks.messages import SMALL, Commit, Facts, Left, Ready, Stop, most_bytes
 from fnx_jax.ranks.steps import LeaderSteps
-from tests.fnx_jax.ranks.support import FACTS, Losses, RecordedSteps, Thread, group, pair
+from tests.fnx_jax.ranks.support import FACTS, Losses, RecordedSteps, Thread, group, let_in, pair
 from tests.fnx_jax.ranks.test_messages import same
+from tests.fnx_jax.serve.support import wait_for
 
 REQUESTS = [
     Request("greedy", (1, 2, 3), SamplingParams(temperature=0.0, max_tokens=6)),
@@ -66,8 +65,9 @@ def test_a_follower_may_ask_rank_0_to_stop():
 def test_compilations_are_told():
     leader, link, *_ = pair(group())
     link._beat = lambda: 7  # the count of a rank that compiles
-    while leader.compilations != 7:
-        time.sleep(0.01)
+    signs = leader.signs
+    wait_for(lambda: leader.signs >= signs + 2)  # the next one may have been on its way
+    assert leader.compilations == 7
     leader.end()
     link.close()
 
@@ -112,19 +112,19 @@ def silent_follower(zero) -> Channel:
 def test_a_silent_rank_is_lost_though_its_connection_stands():
     zero, lost = group(), Losses()
     other = Thread(lambda: silent_follower(zero))
-    Leader(zero, FACTS, lost)
+    let_in(zero, lost)
     channel = other.result()
     assert lost.wait() == "rank 1 is lost: no sign of life in time"
     channel.close()
 
 
 def test_a_start_may_be_silent_for_longer_than_a_server():
-    zero, lost = group(silence_s=0.3, start_silence_s=60), Losses()
+    zero, lost = group(silence_s=5, start_silence_s=60), Losses()
     other = Thread(lambda: silent_follower(zero))
-    leader = Leader(zero, FACTS, lost)
+    leader = let_in(zero, lost)
     channel = other.result()
-    time.sleep(0.5)
-    assert not lost.told
+    assert leader._links[1]._channel.silence_s == 60
+    leader._group = replace(zero, silence_s=0.3)  # less than a greeting may take
     channel.send(Ready())
     leader.wait_ready()
     assert lost.wait() == "rank 1 is lost: no sign of life in time"
@@ -141,7 +141,7 @@ def test_a_start_may_be_silent_for_longer_than_a_server():
 def test_a_record_that_is_too_long_or_none_loses_the_rank(data, word):
     zero, lost = group(), Losses()
     other = Thread(lambda: silent_follower(zero))
-    leader = Leader(zero, FACTS, lost)
+    leader = let_in(zero, lost)
     channel = other.result()
     channel.write(data)
     assert word in lost.wait()

@@ -14,7 +14,7 @@ from fnx_jax.ranks.messages import Beat, Commit, Round, decode, encode, most_byt
 VOCABULARY = 64
 
 
-def plan(draws: int = 2) -> RoundPlan:
+def plan(draws: int = 2, history: int = 2) -> RoundPlan:
     rng = np.random.default_rng(0)
     full = Draw(
         row=1,
@@ -32,7 +32,7 @@ def plan(draws: int = 2) -> RoundPlan:
         lane_B=np.zeros(2, np.int32),
         position_B=np.array([7, 8], np.int32),
         speculative_B=np.array([False, True]),
-        history_BN=np.full((2, 2), -1, np.int32),
+        history_BN=np.full((2, history), -1, np.int32),
         pages_LP=np.arange(8, dtype=np.int32).reshape(4, 2).T,
         draws=(Draw(row=np.int64(0), position=8, seed=0), *[full] * (draws - 1)),
         scores=(Score(row=0, target=5, top=2),),
@@ -51,8 +51,9 @@ def same(one, other) -> bool:
     return one == other
 
 
-def test_a_plan_comes_back_bit_for_bit():
-    sent, message = plan(), decode(encode(Round(plan())))
+@pytest.mark.parametrize("history", [2, 0])  # none where no layer looks at earlier tokens
+def test_a_plan_comes_back_bit_for_bit(history):
+    sent, message = plan(history=history), decode(encode(Round(plan(history=history))))
     assert isinstance(message, Round) and same(sent, message.plan)
 
 

@@ -1,5 +1,6 @@
 """Rank 0's server fails what runs as soon as a rank is lost, even while a round hangs."""
 
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,12 +9,17 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from checkpoints.commands import DEMO
+from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.group import Group
 from fnx_jax.serve.errors import ApiError
+from fnx_jax.serve.lifecycle import SIGNALS
 from fnx_jax.serve.load import ModelSettings
-from fnx_jax.serve.ranks.leading import Leading, LedEngine
-from fnx_jax.serve.runner import DEVICE, ServerRun
+from fnx_jax.serve.ranks.following import Following
+from fnx_jax.serve.ranks.leading import Leading, LedEngine, run_leading
+from fnx_jax.serve.runner import DEVICE, OK, ServerRun
 from fnx_jax.serve.settings import ServerSettings
+from tests.fnx_jax.ranks.support import group
 from tests.fnx_jax.serve.support import Script, events, fake_model, wait_for
 
 
@@ -66,3 +72,32 @@ def test_a_process_that_cannot_end_by_itself_leaves_with_the_code_of_a_lost_devi
     leading = Leading(Group("127.0.0.1", 4000, 2, 0), ModelSettings(".."), 0, lambda c: code.append(c) or left.set())
     leading._lose("rank 1 is lost")
     assert left.wait(10) and code == [DEVICE]
+
+
+@pytest.fixture
+def signals():
+    """Keeps the handlers that a run puts in the place of these."""
+    kept = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_a_stop_signal_to_one_ends_all_in_order_while_another_is_missing(signals):
+    zero, settings, codes = group(ranks=4), ModelSettings(DEMO), []
+    leading = Leading(zero, settings, 0)
+    http = ServerSettings(port=0, quiet=True)
+    serving = threading.Thread(
+        target=lambda: codes.append(run_leading(leading, http, lambda start: leading.open(), ()))
+    )
+    serving.start()
+    following = Following(replace(zero, rank=1), settings, 0, ((RankLost, DEVICE),), quiet=True)
+
+    def stop() -> None:
+        wait_for(lambda: leading.leader is not None and 1 in leading.leader._links and following._link is not None)
+        following._ask(signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    assert following.run() == OK
+    serving.join(20)
+    assert codes == [OK]

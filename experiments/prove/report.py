@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpoints.commands import UsageError
 from experiments.prove.claims import Result, Tally, Unchecked, green
-from experiments.receipts import Receipt, make_receipt
+from experiments.receipts import Origin, Receipt, make_receipt, slug
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,15 @@ def write_json(proof: Proof, path: Path) -> None:
     path.write_text(json.dumps(_finite(value), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def proof_receipt(proof: Proof, device: str) -> Receipt:
+def proof_receipt(origin: Origin, proof: Proof, device: str) -> Receipt:
     """The run as a receipt. Raises ReceiptError."""
     figures = {
         line.claim: {"cells": line.cells, "equal": line.equal, "unequal": line.unequal, "unchecked": line.unchecked}
         for line in proof.tallies
     }
     return make_receipt(
-        f"prove-{Path(proof.subject).name}",
+        origin,
+        f"prove-{slug(Path(proof.subject).absolute().name)}",
         device,
         {"claims": figures, "green": proof.green, "cells": len(proof.results), "wall_s": round(proof.seconds, 1)},
         fingerprint=proof.facts,

@@ -60,6 +60,7 @@ def remarks(proof: Proof) -> list[str]:
         f"UNEQUAL {result.cell}: {result.error or result.differences[0]}" for result in proof.results if result.unequal
     ]
     lines += [f"replies, {sampling}: {digest}" for sampling, digest in proof.hashes.items()]
+    lines += [f"replies are compared by {proof.facts['compared_by']}"] if "compared_by" in proof.facts else []
     cells = f"{len(proof.results)} cells in {proof.seconds:.0f} s"
     return [*lines, f"{'GREEN' if proof.green else 'RED'}: {proof.subject}, {cells}"]
 

@@ -38,7 +38,7 @@ def first_drafts(model: Model, tokenizer: Tokenizer, texts: Sequence[str]) -> Fi
         ids = prompt + model.generate(prompt, REPLY_TOKENS, draft=False)
         whole = np.zeros(PROMPT_TOKENS + REPLY_TOKENS, np.int32)  # of one length, so that one program does
         whole[: len(ids)] = ids
-        last = streams(model.params, whole, model.ngram_embeddings(whole))
+        last = streams(model.params, whole, model.ngram_embeddings(whole.tolist()))
         logits = guess(model.params, last[:-1], jnp.asarray(whole[1:]))
         guesses = np.asarray(logits).argmax(axis=1)[PROMPT_TOKENS - 1 : len(ids) - 2]
         drafted += len(guesses)

@@ -82,10 +82,15 @@ def _positional(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
 
 def run(main: Main, values: flags.FlagValues = flags.FLAGS) -> NoReturn:
     """Runs a command as a program: `if __name__ == "__main__": run(main, FLAGS)`."""
+    doc = sys.modules["__main__"].__doc__ or ""
+    sys.exit(execute(main, values, [program_name(), *sys.argv[1:]], doc))
+
+
+def program_name() -> str:
+    """What this process runs: the module that was typed behind -m, else the file."""
     module = sys.modules["__main__"]
-    # Run with -m, the module's name is what the user typed; the first argument is its path.
-    program = module.__spec__.name.removesuffix(".__main__") if module.__spec__ else os.path.basename(sys.argv[0])
-    sys.exit(execute(main, values, [program, *sys.argv[1:]], module.__doc__ or ""))
+    # Run with -m, the first argument is the module's path.
+    return module.__spec__.name.removesuffix(".__main__") if module.__spec__ else os.path.basename(sys.argv[0])
 
 
 def one_path(positional: Sequence[str], what: str) -> str:

@@ -25,8 +25,12 @@ flags.DEFINE_string("only", "", "Run the cases whose name holds this.", flag_val
 flags.DEFINE_float("start_seconds", 900.0, "How long a start may take.", 1.0, flag_values=FLAGS)
 flags.DEFINE_multi_string("serve", [], "A flag for both servers; may be repeated.", flag_values=FLAGS)
 
-LIMIT_S = 5.0
+LIMIT_S, RUNNING_S = 5.0, 300.0
 PROMPT = "The quick brown fox"
+
+
+class NotRunning(RuntimeError):
+    """The requests of a busy case do not run, so that nothing can be lost beside them; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,11 @@ def run_case(case: Case, pair: Pair) -> Result:
     """Runs a case on a server that is ready."""
     result, requests = Result(case.name), Requests(pair.url) if case.busy else None
     if requests is not None:
-        requests.wait_running()
+        try:
+            requests.wait_running()
+        except NotRunning as error:
+            result.wrong = [str(error)]
+            return result
     watch = HealthWatch(pair.url)
     begin_s = time.monotonic()
     for rank in case.targets:
@@ -130,14 +138,23 @@ class Requests:
             _thread(lambda: self._streamed({**body, "stream": True, "seed": 2})),
         ]
 
-    def wait_running(self) -> None:
-        """Waits until both have a lane and some tokens."""
-        while True:
-            metrics = call(self._url, "/metrics")[1].decode()
-            values = {line.split("{")[0]: float(line.split()[-1]) for line in metrics.splitlines() if line[:1] != "#"}
-            if values["vllm:num_requests_running"] >= 2 and values["vllm:generation_tokens_total"] >= 4:
-                return
+    def wait_running(self, timeout_s: float = RUNNING_S) -> None:
+        """Waits until both have a lane and some tokens. Raises NotRunning."""
+        end_s = time.monotonic() + timeout_s
+        while not self._running():
+            if not all(thread.is_alive() for thread in self._threads):
+                raise NotRunning(f"a request ended before both ran: {', '.join(self._ends)}")
+            if time.monotonic() > end_s:
+                raise NotRunning(f"the requests do not run after {timeout_s:g} s")
             time.sleep(0.05)
+
+    def _running(self) -> bool:
+        try:
+            metrics = call(self._url, "/metrics", timeout_s=RUNNING_S)[1].decode()
+        except (OSError, HTTPException) as error:
+            raise NotRunning(f"/metrics: {type(error).__name__}: {error}") from error
+        values = {line.split("{")[0]: float(line.split()[-1]) for line in metrics.splitlines() if line[:1] != "#"}
+        return values["vllm:num_requests_running"] >= 2 and values["vllm:generation_tokens_total"] >= 4
 
     def end(self) -> list[str]:
         """How each ended."""

@@ -8,19 +8,23 @@ The weights are random but for a planted path (demo/tensors.py); the tokenizer i
 Python that runs this. Same Python version, same seed, same bytes. Read next: demo/sizes.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from tokenizers import Tokenizer
 
+from checkpoints.commands import UsageError, run
 from experiments.demo import files, sizes, successors, tensors, vocabulary
 from experiments.demo.card import model_card
 from experiments.demo.template import CHAT_TEMPLATE
+from experiments.receipts import Origin, Receipt, make_receipt, note_origin, write_receipt
 
-_OUT = flags.DEFINE_string("out", "checkpoints/demo", "folder to write")
-_SEED = flags.DEFINE_integer("seed", 1, "seed of all weights")
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("out", "checkpoints/demo", "Folder to write.", flag_values=FLAGS)
+flags.DEFINE_integer("seed", 1, "Seed of all weights.", 0, flag_values=FLAGS)
+flags.DEFINE_bool("receipt", False, "Serve what was written and write a receipt of it.", flag_values=FLAGS)
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,36 @@ def write_texts(folder: Path, shape: sizes.Sizes, tokenizer: Tokenizer, bits: fl
     (folder / "README.md").write_text(model_card(bits), "utf-8")
 
 
-def main(_: list[str]) -> None:
-    result = write_demo(Path(_OUT.value), sizes.Sizes(), vocabulary.library_sources(), _SEED.value)
+def demo_receipt(origin: Origin, folder: Path, result: Result, texts: list[str]) -> Receipt:
+    """Size, width, and how many first drafts of greedy replies are accepted. Raises ReceiptError."""
+    import fnx_jax
+    from experiments.demo.drafts import PROMPT_TOKENS, REPLY_TOKENS, first_drafts
+
+    model = fnx_jax.load(folder, lanes=1, context=PROMPT_TOKENS + REPLY_TOKENS)
+    drafts = first_drafts(model, Tokenizer.from_file(str(folder / "tokenizer.json")), texts)
+    figures = {
+        "bytes": sum(result.file_bytes.values()),
+        "layer_bits_per_weight": round(result.mean_bits, 4),
+        "first_drafts_accepted": round(drafts.accepted / drafts.drafted, 4),
+        "first_drafts": asdict(drafts),
+    }
+    device, hashes = model.fingerprint.device, {"checkpoint": model.checkpoint_digest}
+    return make_receipt(origin, "demo", device, figures, fingerprint=asdict(model.fingerprint), hashes=hashes)
+
+
+def main(positional: list[str]) -> None:
+    """Writes the demo."""
+    if positional:
+        raise UsageError(f"unexpected {' '.join(positional)}")
+    origin = note_origin() if FLAGS.receipt else None
+    folder, texts = Path(FLAGS.out), vocabulary.library_sources()
+    result = write_demo(folder, sizes.Sizes(), texts, FLAGS.seed)
     for name, size in result.file_bytes.items():
         print(f"{size:>10,} {name}")
     print(f"{sum(result.file_bytes.values()):>10,} bytes, {result.mean_bits:.2f} bits a weight in the decoder layers")
+    if origin is not None:
+        print(f"receipt: {write_receipt(demo_receipt(origin, folder, result, texts))}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run(main, FLAGS)

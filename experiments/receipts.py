@@ -6,6 +6,8 @@ Receipts lie in experiments/results as sorted JSON and are never overwritten. re
 import hashlib
 import json
 import math
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,11 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from checkpoints.commands import UsageError, program_name
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("jax", "jaxlib", "numpy")
 
 
-class ReceiptError(ValueError):
+class ReceiptError(UsageError):
     """A receipt that cannot be written, or a file that is none; the message names it."""
 
 
@@ -27,7 +31,7 @@ class ReceiptError(ValueError):
 class Receipt:
     """What one run measured.
 
-    what: a short name of letters, digits and dashes. commit: of the source; dirty: whether the tree had changes.
+    what: a short name of letters, digits, - and _. commit: of the source; dirty: whether the tree had changes.
     fingerprint: what bits depend on (see fnx_jax.backend), empty where no model ran. versions: of packages and Python.
     device: in words. command: as typed. started: UTC, ISO 8601. figures: by name, with units in the names.
     hashes: digests of inputs and outputs. margins: distances to the next decision.
@@ -46,7 +50,28 @@ class Receipt:
     margins: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where the figures of a run come from, noted before its work. Fields as of Receipt; started: UTC."""
+
+    commit: str
+    dirty: bool
+    command: str
+    started: datetime
+
+
+def note_origin(command: Sequence[str] | None = None) -> Origin:
+    """The origin of a run that begins now. command: words, where others than those typed make the same figures.
+
+    Raises: ReceiptError where the source is in no git repository.
+    """
+    commit, dirty = source_state(Path(__file__).parent)
+    typed = ["python", "-m", program_name(), *sys.argv[1:]]
+    return Origin(commit, dirty, shlex.join(typed if command is None else command), datetime.now(UTC))
+
+
 def make_receipt(
+    origin: Origin,
     what: str,
     device: str,
     figures: Mapping[str, Any],
@@ -54,27 +79,32 @@ def make_receipt(
     fingerprint: Mapping[str, Any] | None = None,
     hashes: Mapping[str, str] | None = None,
     margins: Mapping[str, float] | None = None,
-    command: Sequence[str] | None = None,
-    started: datetime | None = None,
 ) -> Receipt:
-    """A receipt of this process; source, versions and, where not given, command and time are found out.
+    """A receipt of the run that began at `origin`; a tree that has changes now counts as dirty.
 
-    Raises: ReceiptError where the source is in no git repository.
+    Raises: ReceiptError where the source is at another commit by now: either may have computed the figures.
     """
     commit, dirty = source_state(Path(__file__).parent)
+    if commit != origin.commit:
+        raise ReceiptError(f"{what}: the source went from commit {origin.commit} to {commit} during the run")
     return Receipt(
         what=what,
         commit=commit,
-        dirty=dirty,
+        dirty=origin.dirty or dirty,
         fingerprint=dict(fingerprint or {}),
         versions={name: metadata.version(name) for name in PACKAGES} | {"python": sys.version.split()[0]},
         device=device,
-        command=" ".join(sys.argv if command is None else command),
-        started=(started or datetime.now(UTC)).isoformat(timespec="seconds"),
+        command=origin.command,
+        started=origin.started.isoformat(timespec="seconds"),
         figures=dict(figures),
         hashes=dict(hashes or {}),
         margins=dict(margins or {}),
     )
+
+
+def slug(text: str) -> str:
+    """Makes a name of anything: what may not stand in one becomes a dash."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")
 
 
 def source_state(folder: Path) -> tuple[str, bool]:
@@ -126,8 +156,8 @@ def check(value: Any, name: str) -> None:
     for field, kind in _KINDS.items():
         if not isinstance(value[field], kind):
             raise ReceiptError(f"{name}: {field} is {type(value[field]).__name__}, {kind.__name__} was wanted")
-    if not value["what"] or not value["what"].replace("-", "").replace("_", "").isalnum():
-        raise ReceiptError(f"{name}: what={value['what']!r}, letters, digits and dashes were wanted")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", value["what"]):
+        raise ReceiptError(f"{name}: what={value['what']!r}, letters, digits, - and _ were wanted")
     if not value["figures"]:
         raise ReceiptError(f"{name}: figures is empty")
 

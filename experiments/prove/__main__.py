@@ -12,7 +12,7 @@ from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
 from experiments.prove.report import Proof, print_proof, proof_receipt, require_rich, write_json
-from experiments.receipts import write_receipt
+from experiments.receipts import note_origin, write_receipt
 
 EXIT_RED, EXIT_DOES_NOT_FIT, EXIT_DEVICE = 1, 4, 5
 
@@ -43,6 +43,7 @@ def main(positional: list[str]) -> int:
         raise UsageError(f"unexpected {' '.join(positional)}; the checkpoint is given by --model")
     require_rich()
     _check_flags()
+    origin = note_origin() if FLAGS.receipt else None
     begin_s = time.perf_counter()
     if FLAGS.controls:
         return _controls()
@@ -52,8 +53,8 @@ def main(positional: list[str]) -> int:
     print_proof(proof)
     if FLAGS.json:
         write_json(proof, Path(FLAGS.json))
-    if FLAGS.receipt:
-        print(f"receipt: {write_receipt(proof_receipt(proof, _device()))}")
+    if origin is not None:
+        print(f"receipt: {write_receipt(proof_receipt(origin, proof, _device()))}")
     return 0 if proof.green else EXIT_RED
 
 

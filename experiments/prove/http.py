@@ -22,6 +22,8 @@ SAMPLINGS: Mapping[str, Mapping[str, Any]] = {
     "seeded": {"temperature": 1.0, "top_p": 0.95},
     "unfiltered": {"temperature": 1.3, "top_p": 1.0},
 }
+REFUSED = (400, 422)
+"""What servers answer to options that they do not know."""
 WORDS = (
     "the a of model row lane cache token head score def return import for in if not list sum 0 1 x y ( ) : = \n".split(
         " "
@@ -36,18 +38,14 @@ def prove_http(
     client = client_for(url, key)
     try:
         bodies = make_bodies(client.model(), long, seed)
-        probe = client.complete({**bodies[0], "max_tokens": 1, "return_token_ids": True, "temperature": 0.0})
-        extra = {"return_token_ids": True, "stream_options": {"include_usage": True}}
+        extra = _known_options(client, bodies[0])
     except HttpError as error:
-        if ": 400:" not in str(error):
-            raise UsageError(f"--url: {error}") from error
-        probe, extra = None, {}
+        raise UsageError(f"--url: {error}") from error
     axes = {"streams": (1, 4) if long else (1, 2, 4), "streamed": (False, True), "sampling": tuple(SAMPLINGS)}
     cells = [HttpCell(**row) for row in product(axes)]  # pyright: ignore[reportArgumentType]
     references: dict[str, list[Answer]] = {}
     results = _run(client, [body | extra for body in bodies], cells, references, progress)
     lines = tally(results)
-    by = "token_sha" if probe and probe.token_sha else "token ids and text" if probe and probe.token_ids else "text"
     return Proof(
         subject=client.base,
         tallies=lines,
@@ -55,8 +53,35 @@ def prove_http(
         unchecked=[Unchecked(at.claim, NOT_SEEN[at.claim], True) for at in lines if not at.cells and at.unchecked],
         seconds=time.perf_counter() - begin_s,
         hashes={sampling: digest(answers) for sampling, answers in references.items()},
-        facts={"compared_by": by, "seed": seed, "long": long, "model": bodies[0]["model"]},
+        facts={
+            "compared_by": compared_by([a for answers in references.values() for a in answers]),
+            "seed": seed,
+            "long": long,
+            "model": bodies[0]["model"],
+        },
     )
+
+
+def _known_options(client: Client, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes the server tell token ids, nothing where only that is refused. Raises HttpError."""
+    probe = {**body, "max_tokens": 1, "temperature": 0.0}
+    try:
+        client.complete({**probe, "return_token_ids": True})
+    except HttpError as error:
+        if error.status not in REFUSED:
+            raise
+        client.complete(probe)
+        return {}
+    return {"return_token_ids": True, "stream_options": {"include_usage": True}}
+
+
+def compared_by(answers: Sequence[Answer]) -> str:
+    """What of these replies can differ."""
+    if not answers:
+        return "nothing"
+    if all(answer.token_sha is not None for answer in answers):
+        return "token_sha"
+    return "token ids and text" if all(answer.token_ids is not None for answer in answers) else "text"
 
 
 def make_bodies(model: str, long: bool, seed: int) -> list[dict[str, Any]]:

@@ -5,14 +5,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 TIMEOUT_S = 600.0
 
 
 class HttpError(RuntimeError):
-    """The server could not be asked, or refused; the message holds what it said."""
+    """The server could not be asked, or refused; the message holds what it said. status: of a refusal."""
+
+    def __init__(self, message: str, status: int | None = None):
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Client:
         with self._open("/v1/models", None) as reply:
             try:
                 return json.load(reply)["data"][0]["id"]
-            except (ValueError, LookupError, TypeError) as error:
+            except (LookupError, TypeError) as error:
                 raise HttpError(f"{self.base}/v1/models: no list of models: {error}") from error
 
     def complete(self, body: Mapping[str, Any]) -> Answer:
@@ -62,14 +68,19 @@ class Client:
         end_s = time.perf_counter()
         return _joined(chunks, begin_s, end_s if first_s is None else first_s, end_s)
 
-    def _open(self, path: str, body: Mapping[str, Any] | None) -> Any:
+    @contextmanager
+    def _open(self, path: str, body: Mapping[str, Any] | None) -> Iterator[Any]:
+        """The reply, which may break off or be no JSON while it is read."""
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         data = None if body is None else json.dumps(body).encode()
         try:
-            return urllib.request.urlopen(urllib.request.Request(self.base + path, data, headers), timeout=TIMEOUT_S)
+            request = urllib.request.Request(self.base + path, data, headers)
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+                yield reply
         except urllib.error.HTTPError as error:
-            raise HttpError(f"{path}: {error.code}: {error.read(2000).decode('utf-8', 'replace')}") from error
-        except (OSError, ValueError) as error:
+            said = error.read(2000).decode("utf-8", "replace")
+            raise HttpError(f"{path}: {error.code}: {said}", error.code) from error
+        except (OSError, ValueError, HTTPException) as error:
             raise HttpError(f"{self.base}{path}: {error}") from error
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpoints.commands import UsageError
 from experiments.prove.claims import Result, Tally, Unchecked, green
-from experiments.receipts import Receipt, make_receipt
+from experiments.receipts import Origin, Receipt, make_receipt, slug
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def remarks(proof: Proof) -> list[str]:
         f"UNEQUAL {result.cell}: {result.error or result.differences[0]}" for result in proof.results if result.unequal
     ]
     lines += [f"replies, {sampling}: {digest}" for sampling, digest in proof.hashes.items()]
+    lines += [f"replies are compared by {proof.facts['compared_by']}"] if "compared_by" in proof.facts else []
     cells = f"{len(proof.results)} cells in {proof.seconds:.0f} s"
     return [*lines, f"{'GREEN' if proof.green else 'RED'}: {proof.subject}, {cells}"]
 
@@ -101,14 +102,15 @@ def write_json(proof: Proof, path: Path) -> None:
     path.write_text(json.dumps(_finite(value), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def proof_receipt(proof: Proof, device: str) -> Receipt:
+def proof_receipt(origin: Origin, proof: Proof, device: str) -> Receipt:
     """The run as a receipt. Raises ReceiptError."""
     figures = {
         line.claim: {"cells": line.cells, "equal": line.equal, "unequal": line.unequal, "unchecked": line.unchecked}
         for line in proof.tallies
     }
     return make_receipt(
-        f"prove-{Path(proof.subject).name}",
+        origin,
+        f"prove-{slug(Path(proof.subject).absolute().name)}",
         device,
         {"claims": figures, "green": proof.green, "cells": len(proof.results), "wall_s": round(proof.seconds, 1)},
         fingerprint=proof.facts,

@@ -3,11 +3,14 @@
 from collections import Counter
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from experiments.prove.controls import CONTROLS
 from experiments.prove.controls.control import Plant, planted
+from experiments.prove.controls.staging import PADDED, one_ahead
 from fnx_jax.engine import conclude
+from fnx_jax.lanes.tiles import Tile
 
 RULES = {"3", "3.0", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "4", "5", "6", "7"}
 CHEAP = (
@@ -41,6 +44,13 @@ def test_a_fault_is_found_out(name):
     outcome = control.run()
     assert outcome.red, outcome.evidence
     assert any(character.isdigit() for character in outcome.evidence)
+
+
+def test_rows_staged_ahead_are_those_of_the_next_tile():
+    values = np.arange(20)
+    first, last = Tile(0, 16, (), ()), Tile(16, 4, (), ())
+    assert list(one_ahead(values, first)) == [16, 17, 18, 19, *range(4, 16)]
+    assert list(one_ahead(values, last)) == list(PADDED(values, last))
 
 
 def test_what_was_planted_is_gone_afterwards():

@@ -4,7 +4,11 @@ import json
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +19,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from experiments import make_demo
-from experiments.demo import exl3_writer, files, sizes, successors, tensors, vocabulary
+from experiments.demo import drafts, exl3_writer, files, sizes, successors, tensors, vocabulary
 from tests.reference.numpy_model import NumpyModel, State
 from tests.reference.numpy_weights import load_tensors
 
@@ -331,3 +335,23 @@ def test_greedy_text_does_not_loop_and_accepts_40_to_90_percent_of_first_drafts(
         assert len(set(found)) > 0.7 * count
         assert max(found) < tokenizer.get_vocab_size()
     assert 0.4 <= accepted / (len(questions) * (count - 1)) <= 0.9
+
+
+def test_first_drafts_are_held_against_the_reply_behind_its_first_token():
+    """A draft head that counts on from the token it is given, and a reply that does so but once."""
+    functions = SimpleNamespace(
+        streams=lambda params, ids, ngrams: jnp.zeros((len(ids), 1)),
+        mtp_forward=lambda params, streams, following: jax.nn.one_hot(following + 1, 200),
+    )
+    model: Any = SimpleNamespace(
+        params=None,
+        functions=functions,
+        ngram_embeddings=lambda ids: np.zeros((len(ids), 0, 0), np.float32),
+        generate=lambda prompt, count, draft: [150, 151, 152, 7, 8],
+    )
+    tokens: Any = SimpleNamespace(
+        encode_batch=lambda texts, add_special_tokens: [SimpleNamespace(ids=list(range(int(text)))) for text in texts]
+    )
+    assert drafts.first_drafts(model, tokens, ["40", "3", "30"]) == drafts.FirstDrafts(2, drafted=8, accepted=6)
+    with pytest.raises(ValueError, match="no text of 30 tokens"):
+        drafts.first_drafts(model, tokens, ["3"])

@@ -3,13 +3,17 @@
 import json
 import re
 import subprocess
+import sys
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from checkpoints.commands import UsageError
 from experiments import receipts
-from experiments.receipts import Receipt, ReceiptError, make_receipt, read_receipt, write_receipt
+from experiments.receipts import Receipt, ReceiptError, make_receipt, note_origin, read_receipt, slug, write_receipt
 
 ROOT = Path(__file__).parents[2]
 CITED = re.compile(r"\[`([A-Za-z0-9_-]+-[0-9a-f]{8})`\]")
@@ -43,12 +47,42 @@ def test_what_is_written_is_read(tmp_path):
     assert list(json.loads(path.read_text())) == sorted(asdict(receipt))
 
 
-def test_versions_command_and_time_are_found_out(monkeypatch):
-    monkeypatch.setattr(receipts, "source_state", lambda folder: ("1" * 40, True))
-    receipt = make_receipt("sample", "a device", {"ratio": 1.5})
-    assert (receipt.commit, receipt.dirty) == ("1" * 40, True)
+@pytest.fixture
+def source(monkeypatch) -> list[tuple[str, bool]]:
+    """What git says of the source; the last entry holds."""
+    states = [("1" * 40, False)]
+    monkeypatch.setattr(receipts, "source_state", lambda folder: states[-1])
+    return states
+
+
+def test_versions_command_and_time_are_found_out(source, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/__main__.py", "--fast", "--name=a b"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="experiments.sample.__main__"))
+    receipt = make_receipt(note_origin(), "sample", "a device", {"ratio": 1.5})
+    assert (receipt.commit, receipt.dirty) == ("1" * 40, False)
     assert set(receipt.versions) == {"jax", "jaxlib", "numpy", "python"}
-    assert receipt.command and receipt.started.endswith("+00:00")
+    assert receipt.command == "python -m experiments.sample --fast '--name=a b'"
+    assert note_origin(["sample", "--slow"]).command == "sample --slow"
+
+
+def test_a_receipt_names_the_beginning_of_its_run(source):
+    origin = replace(note_origin(), started=datetime(2030, 1, 1, tzinfo=UTC))
+    source.append(("1" * 40, True))
+    receipt = make_receipt(origin, "sample", "a device", {"ratio": 1.5})
+    assert receipt.started == "2030-01-01T00:00:00+00:00" and receipt.dirty
+
+
+def test_a_commit_during_the_run_is_not_credited_with_its_figures(source):
+    origin = note_origin()
+    source.append(("2" * 40, False))
+    with pytest.raises(ReceiptError, match="from commit 1+ to 2+ during the run"):
+        make_receipt(origin, "sample", "a device", {"ratio": 1.5})
+    assert issubclass(ReceiptError, UsageError)  # commands end with a message
+
+
+@pytest.mark.parametrize("text", ["Qwen3.8-Flash-Next-exl3", "a b/c", "é"])
+def test_any_text_can_be_part_of_a_name(text, tmp_path):
+    assert write_receipt(a_receipt(what=f"prove-{slug(text)}"), tmp_path).is_file()
 
 
 def test_the_state_of_the_source(tmp_path):
@@ -78,6 +112,8 @@ def test_a_receipt_is_not_overwritten(tmp_path):
         ({"figures": {}}, "figures is empty"),
         ({"figures": {"path": Path(".")}}, "not JSON serializable"),
         ({"what": "a b/c"}, "what='a b/c'"),
+        ({"what": "a.b"}, "what='a.b'"),
+        ({"what": "é"}, "what='é'"),
         ({"dirty": "no"}, "dirty is str"),
     ],
 )

@@ -3,7 +3,7 @@
 from experiments.prove.controls.control import Control, Plant, planted
 from experiments.prove.controls.fakes import fake_replies
 from experiments.prove.controls.replies import replies
-from experiments.prove.controls.staging import one_buffer
+from experiments.prove.controls.staging import one_ahead
 from fnx_jax.engine import conclude, plan
 from fnx_jax.engine.conclude import Drawn, Gain
 from fnx_jax.engine.draws import DrawArrays
@@ -81,9 +81,9 @@ CONTROLS: tuple[Control, ...] = (
     planted(
         "staging_rewritten_at_once",
         "6",
-        "a host buffer is written again before the program that reads it is done",
+        "a host buffer is filled for the next tile before the program of this one has read it",
         replies,
-        Plant(rounds, "padded", one_buffer()),
+        Plant(rounds, "padded", one_ahead),
     ),
     planted(
         "stop_after_the_window",

@@ -22,7 +22,7 @@ from experiments.prove.search.cells import Cell, failed
 from experiments.prove.search.log import Line, Log
 from experiments.prove.search.trial_run import DEVICES_MOST, run_trial
 from experiments.prove.search.trials import draw_trial
-from experiments.receipts import make_receipt, source_state, write_receipt
+from experiments.receipts import Origin, make_receipt, note_origin, write_receipt
 from fnx_jax import backend
 
 FLAGS = flags.FlagValues()
@@ -61,27 +61,38 @@ def _configure_jax(programs: str) -> None:
 def search() -> int:
     """Runs the trials that are not done; 0 where every cell is equal, or refused with cause."""
     fingerprint = backend.fingerprint("served and float32")
-    log = Log(None, FLAGS.seed, "")
-    if FLAGS.out:
-        commit, dirty = source_state(Path(__file__).parent)
-        log = Log(Path(FLAGS.out), FLAGS.seed, f"{commit}{'+changes' * dirty} {fingerprint.digest()}")
+    origin = note_origin(_command()) if FLAGS.out or FLAGS.receipt else None
+    log = Log(Path(FLAGS.out) if FLAGS.out else None, FLAGS.seed, _source(origin, fingerprint.digest()))
     numbers = range(FLAGS.first, FLAGS.configs) if FLAGS.only is None else [FLAGS.only]
     for number in numbers:
         if number not in log.done:
             log.add(_line(FLAGS.seed, number, FLAGS.every_count), verbose=FLAGS.only is not None)
     figures = log.figures(numbers)
     print(json.dumps(figures, indent=1))
-    if FLAGS.receipt:
+    if origin is not None and FLAGS.receipt:
         receipt = make_receipt(
+            origin,
             "search",
             fingerprint.device,
             figures,
             fingerprint=asdict(fingerprint),
             hashes={"cells": log.digest(numbers)},
-            command=["python -m experiments.prove.search", f"--configs={FLAGS.configs}", f"--seed={FLAGS.seed}"],
         )
         print(write_receipt(receipt))
     return int(any(failed(log.done[number].cells) for number in numbers))
+
+
+def _command() -> list[str]:
+    """What repeats the search, whatever part of it a file already holds."""
+    program = ["python", "-m", "experiments.prove.search", f"--configs={FLAGS.configs}", f"--seed={FLAGS.seed}"]
+    return program + ["--every_count"] * FLAGS.every_count
+
+
+def _source(origin: Origin | None, fingerprint: str) -> str:
+    """What computes a trial's cells, and which: lines of another source do not count as done."""
+    if origin is None:
+        return ""
+    return f"{origin.commit}{'+changes' * origin.dirty} {fingerprint}{' every count' * FLAGS.every_count}"
 
 
 def _line(seed: int, number: int, every_count: bool) -> Line:

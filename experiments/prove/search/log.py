@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkpoints.commands import UsageError
 from experiments.prove.search.cells import Cell, failed
 from experiments.prove.search.trials import Trial, draw_trial
 
@@ -25,7 +27,7 @@ class Line:
 class Log:
     """Lines by trial number. A file's lines of another seed, source or drawing of the trial do not count.
 
-    path: the file, None for none. source: what computes: commit and fingerprint.
+    path: the file, None for none. source: what computes, and which cells: commit, fingerprint, numbers of devices.
     """
 
     path: Path | None
@@ -35,8 +37,8 @@ class Log:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            for text in self.path.read_text(encoding="utf-8").splitlines():
-                self._take(json.loads(text))
+            for entry in _whole_lines(self.path):
+                self._take(entry)
 
     def add(self, line: Line, verbose: bool = False) -> None:
         """Prints a trial's line and appends it to the file; an unequal or unchecked cell with how to repeat it."""
@@ -94,6 +96,18 @@ class Log:
         trial = draw_trial(entry["seed"], entry["number"])
         if entry["trial"] == _digest(trial):
             self.done[trial.number] = Line(trial, tuple(Cell(**cell) for cell in entry["cells"]), entry["seconds"])
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Entries of a file, from which a last line without an end is cut: its writer was killed, the trial runs again."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        os.truncate(path, len(whole))
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise UsageError(f"--out={path}: no file of trials: {error}") from error
 
 
 def _digest(trial: Trial) -> str:

@@ -6,8 +6,10 @@ import pytest
 
 from checkpoints.commands import UsageError, execute
 from checkpoints.errors import CheckpointError
+from experiments import receipts
 from experiments.prove import __main__ as command
 from experiments.prove import library, show_controls
+from experiments.prove.claims import Tally
 from experiments.prove.report import Proof
 
 
@@ -50,8 +52,6 @@ def test_what_stops_a_proof_is_an_exit_code(raised, code, monkeypatch):
 
 @pytest.mark.parametrize(("unequal", "code"), [(0, 0), (1, 1)])
 def test_red_and_green_are_exit_codes(unequal, code, monkeypatch, tmp_path):
-    from experiments.prove.claims import Tally
-
     asked = []
 
     def prove(*arguments):
@@ -61,6 +61,41 @@ def test_red_and_green_are_exit_codes(unequal, code, monkeypatch, tmp_path):
     monkeypatch.setattr("experiments.prove.library.prove_library", prove)
     assert run("--tp=4,2", "--preset=origin", f"--json={tmp_path / 'x.json'}") == code
     assert asked[0][2:4] == ("origin", [1, 2, 4]) and (tmp_path / "x.json").is_file()
+
+
+@pytest.fixture
+def proved(monkeypatch, tmp_path) -> list[str]:
+    """A proof of a model whose name has a dot; receipts go to `results`. What was done, in order."""
+    done = []
+
+    def prove(*arguments):
+        done.append("proved")
+        return Proof("packs/Flash-3.8", [Tally("solo", 3, 3)], [], [], 1.0, {})
+
+    def source_state(folder):
+        done.append("looked at the source")
+        return "1" * 40, False
+
+    monkeypatch.setattr("experiments.prove.library.prove_library", prove)
+    monkeypatch.setattr(receipts, "source_state", source_state)
+    monkeypatch.setattr(command, "write_receipt", lambda receipt: receipts.write_receipt(receipt, tmp_path / "results"))
+    return done
+
+
+looked = receipts.source_state
+
+
+def test_a_receipt_is_of_the_source_that_the_proof_began_with(proved, tmp_path):
+    assert run("--receipt") == 0
+    assert proved == ["looked at the source", "proved", "looked at the source"]
+    (path,) = (tmp_path / "results").iterdir()
+    assert path.name.startswith("prove-Flash-3-8-")
+
+
+def test_without_a_repository_a_receipt_is_refused_before_the_proof(monkeypatch, proved, tmp_path, capsys):
+    monkeypatch.setattr(receipts, "source_state", lambda folder: looked(tmp_path / "nowhere"))
+    assert run("--receipt") == 2
+    assert "commit of the source is unknown" in capsys.readouterr().err and not proved
 
 
 @pytest.mark.parametrize(("name", "asked", "word"), [("base", [1, 8], "has 4"), ("base", [3], "power of two")])

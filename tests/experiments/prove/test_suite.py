@@ -14,7 +14,7 @@ from experiments.prove.plan import ProofPlan, make_plan
 from experiments.prove.report import COLUMNS, Proof, print_proof, proof_receipt, remarks, rows, write_json
 from experiments.prove.streams import Workload
 from experiments.prove.suite import Suite
-from experiments.receipts import read_receipt, write_receipt
+from experiments.receipts import note_origin, read_receipt, write_receipt
 
 SMALL = Workload(prompts=(18, 6, 3, 9), replies=(4, 6, 5, 4))
 
@@ -43,7 +43,7 @@ def test_a_small_proof_is_green(suite, tmp_path, capsys, monkeypatch):
     write_json(found, tmp_path / "proof.json")
     value = json.loads((tmp_path / "proof.json").read_text())
     monkeypatch.setattr(receipts, "source_state", lambda folder: ("0" * 40, False))
-    receipt = read_receipt(write_receipt(proof_receipt(found, "a device"), tmp_path / "results"))
+    receipt = read_receipt(write_receipt(proof_receipt(note_origin(), found, "a device"), tmp_path / "results"))
     assert receipt.what == "prove-base" and receipt.figures["claims"]["solo"]["unequal"] == 0
     assert set(receipt.margins) == {"solo", "plain", "chunk"}
     assert value["green"] and len(value["cells"]) == len(found.results) and len(COLUMNS) == len(rows(found)[0])

@@ -6,8 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from checkpoints.commands import UsageError, execute
+from experiments import receipts
 from experiments.prove.compare import differences
 from experiments.prove.record import Recording, Row
+from experiments.prove.search import __main__ as command
 from experiments.prove.search import trial_run, walk
 from experiments.prove.search.cells import Cell, failed
 from experiments.prove.search.checks import tile_counts
@@ -105,3 +108,38 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path, capsys):
     again.done[3] = replace(again.done[3], cells=cells[:1])
     assert again.digest([3]) != first.digest([3])
     assert not Log(path, 0, "elsewhere").done and not Log(path, 1, "here").done
+
+
+def test_a_line_that_was_not_finished_is_dropped(tmp_path):
+    path = tmp_path / "lines"
+    cells = (Cell("solo", 1, "served", "equal", 7),)
+    for number in (3, 4):
+        Log(path, 0, "here").add(Line(draw_trial(0, number), cells, 1.5))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    again = Log(path, 0, "here")
+    assert list(again.done) == [3]
+    again.add(Line(draw_trial(0, 4), cells, 1.5))
+    assert path.read_bytes() == whole
+    path.write_text("no JSON\n")
+    with pytest.raises(UsageError, match="no file of trials"):
+        Log(path, 0, "here")
+
+
+def test_trials_on_one_number_of_devices_do_not_count_where_every_one_is_asked_for(tmp_path, monkeypatch):
+    ran, written = [], []
+
+    def trial(drawn, every_count):
+        ran.append(every_count)
+        return [Cell("solo", 1, "served", "equal", 7)]
+
+    monkeypatch.setattr(receipts, "source_state", lambda folder: ("1" * 40, False))
+    monkeypatch.setattr(command, "_configure_jax", lambda programs: None)
+    monkeypatch.setattr(command, "run_trial", trial)
+    monkeypatch.setattr(command, "write_receipt", written.append)
+    monkeypatch.setattr(command.jax, "clear_caches", lambda: None)
+    asked = ["search", "--configs=1", f"--out={tmp_path / 'lines'}", "--receipt"]
+    for more in ([], [], ["--every_count"], ["--every_count"]):
+        assert execute(command.main, command.FLAGS, [*asked, *more]) == 0
+    assert ran == [False, True]
+    assert [receipt.command.endswith("--every_count") for receipt in written] == [False, False, True, True]

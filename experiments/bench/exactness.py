@@ -18,31 +18,32 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 from rich.console import Console
 from rich.table import Table
 
 import fnx_jax
-from checkpoints.commands import DEMO
+from checkpoints.commands import DEMO, UsageError, run
 from experiments.bench.choose import choose, tree_for
 from experiments.bench.interleave import Compared, compare
 from experiments.bench.matmuls import bare_matmuls, row_matmuls
 from experiments.bench.plain.weights import can_split, split_inputs
 from experiments.bench.subjects import Plain, Served, Subject
 from experiments.bench.synthetic import write_checkpoint
-from experiments.receipts import make_receipt, write_receipt
+from experiments.receipts import make_receipt, note_origin, write_receipt
 
 CELLS = ("decode_1", "decode_4", "decode_16", "prompt_256", "prompt_512")
 CONTEXT_ROWS, LANES, CONTEXT, REACH = 96, 16, 1024, 512
 MOST_REPEATS = (REACH - CONTEXT_ROWS) // 4 - 2
 
-_MODEL = flags.DEFINE_list("model", ["synthetic", "demo"], "checkpoints: folders, `demo`, or `synthetic`, a random one")
-_TP = flags.DEFINE_list("tp", ["1", "2"], "numbers of devices")
-_CELLS = flags.DEFINE_multi_enum("cell", list(CELLS), CELLS, "a cell to measure; all by default")
-_REPEATS = flags.DEFINE_integer("repeats", 12, "times A B B A; prompts take a quarter", 1, MOST_REPEATS)
-_CACHE = flags.DEFINE_string("compilation_cache_dir", "", "folder that keeps compiled programs between runs")
-_OUT = flags.DEFINE_string("out", "", "JSON file to write")
-_RECEIPT = flags.DEFINE_bool("receipt", False, "write a receipt into experiments/results")
+FLAGS = flags.FlagValues()
+flags.DEFINE_list("model", ["synthetic", "demo"], "Folders, `demo`, or `synthetic`, a random one.", flag_values=FLAGS)
+flags.DEFINE_list("tp", ["1", "2"], "Numbers of devices.", flag_values=FLAGS)
+flags.DEFINE_multi_enum("cell", list(CELLS), CELLS, "A cell to measure; may be repeated.", flag_values=FLAGS)
+flags.DEFINE_integer("repeats", 12, "Times A B B A; prompts take a quarter.", 1, MOST_REPEATS, flag_values=FLAGS)
+flags.DEFINE_string("compilation_cache_dir", "", "Folder that keeps compiled programs.", flag_values=FLAGS)
+flags.DEFINE_string("out", "", "JSON file to write, cell by cell.", flag_values=FLAGS)
+flags.DEFINE_bool("receipt", False, "Write a receipt into experiments/results.", flag_values=FLAGS)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def measure(names: Sequence[str], tps: Sequence[int]) -> Iterator[tuple[Cell, di
                 write_checkpoint(folder)
             for tp in tps:
                 model = fnx_jax.load(folder, devices=tp, lanes=LANES, context=CONTEXT, draft_head=False)
-                for found in cells(name, model, tp, _CELLS.value, _REPEATS.value):
+                for found in cells(name, model, tp, FLAGS.cell, FLAGS.repeats):
                     yield found, asdict(model.fingerprint)
 
 
@@ -156,25 +157,32 @@ def figures(results: Sequence[Cell]) -> dict[str, Any]:
     return {f"{found.model}_tp{found.tp}_{found.cell}": asdict(found) for found in results}
 
 
-def main(_: list[str]) -> None:
+def main(positional: list[str]) -> int:
+    """Measures what the flags ask for."""
+    if positional:
+        raise UsageError(f"unexpected {' '.join(positional)}")
+    if not all(tp.isdigit() and int(tp) for tp in FLAGS.tp):
+        raise UsageError(f"--tp={','.join(FLAGS.tp)}: numbers of devices, 1 or more, were wanted")
+    origin = note_origin() if FLAGS.receipt else None
     logging.set_verbosity(logging.WARNING)
-    if not all(tp.isdigit() and int(tp) for tp in _TP.value):
-        raise app.UsageError(f"--tp={','.join(_TP.value)}: numbers of devices, 1 or more, were wanted")
-    tps = [int(tp) for tp in _TP.value]
+    tps = [int(tp) for tp in FLAGS.tp]
     jax.config.update("jax_num_cpu_devices", max(tps))
-    if _CACHE.value:
-        jax.config.update("jax_compilation_cache_dir", _CACHE.value)
+    if FLAGS.compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", FLAGS.compilation_cache_dir)
     console, results, fingerprint = Console(width=180), [], {}
-    for found, fingerprint in measure(_MODEL.value, tps):  # noqa: B007
+    for found, prints in measure(FLAGS.model, tps):
         results.append(found)
+        fingerprint = prints
         console.print(f"{found.model} tp {found.tp} {found.cell}: {found.served.ratio:.2f} ({found.forms})")
-        if _OUT.value:
-            Path(_OUT.value).write_text(json.dumps(figures(results), indent=1))
+        if FLAGS.out:
+            Path(FLAGS.out).write_text(json.dumps(figures(results), indent=1))
     report(results, console)
-    if _RECEIPT.value:
-        receipt = make_receipt("exactness", jax.devices()[0].device_kind, figures(results), fingerprint=fingerprint)
+    if origin is not None:
+        device = jax.devices()[0].device_kind
+        receipt = make_receipt(origin, "exactness", device, figures(results), fingerprint=fingerprint)
         console.print(f"receipt: {write_receipt(receipt)}")
+    return 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run(main, FLAGS)

@@ -157,3 +157,21 @@ def cited(text: str) -> list[str]:
 
 def test_citations_are_found():
     assert cited("1.07 times [`exactness-0a1b2c3d`], see `make lint`") == ["exactness-0a1b2c3d"]
+
+
+def uncited(table: str) -> list[str]:
+    """Cells of the column "newest number" that hold a figure and no receipt."""
+    cells = [line.strip().strip("|").split("|") for line in table.splitlines() if line.startswith("|")]
+    column = [cell.strip() for cell in cells[0]].index("newest number")
+    return [
+        row[column].strip()
+        for row in cells[2:]
+        if re.search(r"\d", CITED.sub("", row[column])) and not cited(row[column])
+    ]
+
+
+def test_newest_numbers_are_cited():
+    text = (ROOT / "experiments" / "README.md").read_text("utf-8")
+    assert text.count("newest number") == 1 and not uncited(text)
+    head = "| command | newest number |\n| --- | --- |\n"
+    assert uncited(head + "| `a --n=3` | 67 % |\n| `b` | 1 [`b-0a1b2c3d`] |\n| `c` | - |\n") == ["67 %"]

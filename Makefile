@@ -8,7 +8,7 @@ serve: $(VENV)/.server
 	$(BIN)/python -m fnx_jax.serve $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist=loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist=loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

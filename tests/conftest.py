@@ -19,14 +19,6 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run the tests, one compiles the demo, one the golden cases; else a file is one's."""
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        group = next((name for name in ("demo_model", "exact_model") if name in fixtures), str(item.path))
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder of golden arrays."""

@@ -92,7 +92,7 @@ def test_caches_that_do_not_fit_leave_nothing(folder, monkeypatch):
     before = len(jax.live_arrays())
     with pytest.raises(MemoryError) as caught:
         fnx_jax.load(folder, dtype="float32", lanes=1, context=64)
-    assert len(jax.live_arrays()) == before
+    assert len(jax.live_arrays()) <= before
     assert caught.value.args == ("no room for the lanes",)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from rich.console import Console
@@ -82,14 +83,13 @@ def served_parts(model: fnx_jax.Model, rows: int) -> dict[str, Carried]:
     shards, n, eps = device.shards, config.streams, config.norm_eps
     streams, x, embedding = _inputs(model, rows)
     places = RowPlaces(
-        lane_B=np.zeros(rows, np.int32),
-        position_B=np.arange(rows, dtype=np.int32),
-        live_B=np.ones(rows, bool),
-        speculative_B=np.zeros(rows, bool),
+        lane_B=jnp.zeros(rows, np.int32),
+        position_B=jnp.arange(rows, dtype=np.int32),
+        live_B=jnp.ones(rows, bool),
+        speculative_B=jnp.zeros(rows, bool),
     )
-    pages = np.arange(steps.context // steps.page, dtype=np.int32)
-    table = PageTable(pages_BP=np.broadcast_to(pages, (rows, len(pages))), page=steps.page)
-    places, table = jax.tree.map(jax.numpy.asarray, (places, table))
+    pages = jnp.arange(steps.context // steps.page, dtype=np.int32)
+    table = PageTable(pages_BP=jnp.broadcast_to(pages, (rows, len(pages))), page=steps.page)
     states, layers = layer_states(steps.state.cache, config), device.params.layers
     kinds = {kind: config.layer_kinds.index(kind) for kind in ("delta", "attention")}
     place = config.ngram_layers[0]
@@ -127,11 +127,11 @@ def served_parts(model: fnx_jax.Model, rows: int) -> dict[str, Carried]:
                 state,
                 experts(x, route_rows(x, w, config, places.live_B), w.lines, w.line_map, w.shared, config, shards),
             ),
-            jax.numpy.zeros((), np.int32),
+            jnp.zeros((), np.int32),
             x,
             layers[0].moe,
         ),
-        "streams, read and written": make(hyper, jax.numpy.asarray(streams), x, layers[0].mixer_hyper),
+        "streams, read and written": make(hyper, jnp.asarray(streams), x, layers[0].mixer_hyper),
     }
 
 
@@ -139,7 +139,7 @@ def plain_parts(model: fnx_jax.Model, params: Any, forms: Forms, rows: int) -> d
     """The same of the plain network."""
     config, mesh = model.config, model.steps.device.mesh
     streams, x, embedding = _inputs(model, rows)
-    cache, lane = empty_cache(config, forms.shards, LANES, REACH), jax.numpy.zeros((), np.int32)
+    cache, lane = empty_cache(config, forms.shards, LANES, REACH), jnp.zeros((), np.int32)
     kinds = {kind: config.layer_kinds.index(kind) for kind in ("delta", "attention")}
     place = config.ngram_layers[0]
 
@@ -173,7 +173,7 @@ def plain_parts(model: fnx_jax.Model, params: Any, forms: Forms, rows: int) -> d
         "router and experts": Carried(
             lambda state, x, weights: (state, moe(x, weights, forms)), mesh, lane, x, params.layers[0].moe
         ),
-        "streams, read and written": Carried(hyper, mesh, jax.numpy.asarray(streams), x, params.layers[0].mixer_hyper),
+        "streams, read and written": Carried(hyper, mesh, jnp.asarray(streams), x, params.layers[0].mixer_hyper),
     }
 
 

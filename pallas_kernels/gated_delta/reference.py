@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.elementary import exp
 from pallas_kernels.gated_delta.rows import depthwise
 from pallas_kernels.norms import l2_normalise
+from pallas_kernels.row_tiles import NARROWEST
 from pallas_kernels.tree_sum import product_sum
 
 
@@ -77,9 +78,26 @@ def delta_inputs(
 def delta_step(
     state: Float[Array, "H dk dv"], row: DeltaInputs
 ) -> tuple[Float[Array, "H dk dv"], Float[Array, "H dv"]]:
-    """Takes one row (fields without the batch axis) into the state and reads the state out with its query."""
-    state = row.decay[:, None, None] * state
-    read = product_sum(state, row.k[:, :, None], axis=1)
-    change = row.beta[:, None] * (row.v - read)
-    state = state + row.k[:, :, None] * change[:, None, :]
-    return state, product_sum(state, row.q[:, :, None], axis=1)
+    """Takes one row (fields without the batch axis) into the state and reads the state out with its query.
+
+    The state is read once for both: o = exp(g) S^T q + (k . q) d, with the S before the row.
+    """
+    # Rows come one by one, so this dot has one shape whatever came along.
+    read = row.decay[:, None, None] * _read_out(jnp.stack([row.k, row.q], axis=1), state)
+    change = row.beta[:, None] * (row.v - read[:, 0])
+    state = row.decay[:, None, None] * state + row.k[:, :, None] * change[:, None, :]
+    return state, read[:, 1] + product_sum(row.k, row.q)[:, None] * change
+
+
+def _read_out(keys: Float[Array, "H 2 dk"], state: Float[Array, "H dk dv"]) -> Float[Array, "H 2 dv"]:
+    """Every key's product with its head's state. float32."""
+    if jax.default_backend() == "gpu":
+        # A library's dot may depend on the number of heads, which devices share.
+        return product_sum(state[:, None], keys[:, :, :, None], axis=2)
+    heads, _, size = state.shape
+    # A lone head's dot, and one with few outputs, would be compiled into the program around it.
+    missing = max(0, 2 - heads), max(0, NARROWEST - size)
+    keys = jnp.pad(keys, ((0, missing[0]), (0, 0), (0, 0)))
+    state = jnp.pad(state, ((0, missing[0]), (0, 0), (0, missing[1])))
+    axes = (((2,), (1,)), ((0,), (0,)))
+    return jax.lax.dot_general(keys, state, axes, precision=jax.lax.Precision.HIGHEST)[:heads, :, :size]

@@ -42,14 +42,14 @@ class Leader:
         self._links: dict[int, Link] = {}
         self._listeners: list[threading.Thread] = []
 
-    def let_in(self) -> None:
-        """Waits until every rank is there and agrees.
+    def let_in(self, opened: Callable[[], None] = lambda: None) -> None:
+        """Waits until every rank is there and agrees. opened: called once the port is had.
 
         Raises: Disagreement; RankLost where a rank stays away or leaves, or `end` came; OSError where the port cannot
           be had.
         """
         try:
-            self._let_in()
+            self._let_in(opened)
         except BaseException as error:
             if not self._ending.is_set():
                 self.end(f"{type(error).__name__}: {error}")
@@ -110,9 +110,10 @@ class Leader:
         for link in links:
             link.close()
 
-    def _let_in(self) -> None:
+    def _let_in(self, opened: Callable[[], None]) -> None:
         group, deadline_s = self._group, time.monotonic() + self._group.join_s
         with self._door, _listen(group.host, group.port) as listener:
+            opened()
             listener.settimeout(LOOK_S)
             while missing := sorted(set(range(1, group.ranks)) - set(self._links)):
                 self.check()

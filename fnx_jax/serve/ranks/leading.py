@@ -44,10 +44,10 @@ class Leading:
         from fnx_jax.ranks.distributed import meet, start_distributed
 
         where = spell_address(self._group.host, self._group.port)
-        say(f"Waiting for {self._group.ranks - 1} more of {self._group.ranks} ranks at {where}.")
+        waiting = f"Waiting for {self._group.ranks - 1} more of {self._group.ranks} ranks at {where}."
         self.leader = Leader(self._group, facts(self._settings), self._lose, lambda: self.on_stop())
         try:
-            self.leader.let_in()
+            self.leader.let_in(lambda: say(waiting))
         except OSError as error:
             raise ValueError(f"--coordinator={where}: {error.strerror or error}") from error
         start_distributed(self._group, self.leader.offer_service(self._group.host), self._local_device)

@@ -149,3 +149,10 @@ def test_nobody_is_let_in_later():
         socket.create_connection((zero.host, zero.port))
     leader.end()
     link.close()
+
+
+def test_a_port_in_use_is_refused_before_anybody_is_waited_for():
+    zero, opened = group(), []
+    with socket.create_server((zero.host, zero.port)), pytest.raises(OSError, match="in use"):
+        Leader(zero, FACTS).let_in(lambda: opened.append(True))
+    assert not opened

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 import jax
 import jaxlib
+import numpy as np
 from jax._src import xla_bridge
 
 from pallas_kernels.row_tiles import ROW_TILE, heights_are_free
@@ -31,9 +32,10 @@ class BackendError(RuntimeError):
 
 
 def flags_missing(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the required flags that `environment["XLA_FLAGS"]` does not hold."""
-    present = environment.get("XLA_FLAGS", "").split()
-    return tuple(flag for flag in CPU_FLAGS + GPU_FLAGS if flag not in present)
+    """Returns the required flags that `environment["XLA_FLAGS"]` does not hold, or sets to something else later on."""
+    # Of flags with one name the last counts.
+    counting = {flag.split("=")[0]: flag for flag in environment.get("XLA_FLAGS", "").split()}
+    return tuple(flag for flag in CPU_FLAGS + GPU_FLAGS if counting.get(flag.split("=")[0]) != flag)
 
 
 def configure() -> None:
@@ -52,6 +54,19 @@ def require() -> None:
         )
     if jax.config.read("jax_enable_x64"):
         raise BackendError("jax_enable_x64 is set: the programs of serving are written for 32-bit defaults")
+
+
+def require_in_force() -> None:
+    """Raises BackendError where a CPU backend was made without the flags: XLA reads them once, for its first backend.
+
+    Starts a backend.
+    """
+    if jax.default_backend() != "cpu":
+        return
+    x = np.linspace(1, 2, 64, dtype=np.float32)
+    found = jax.jit(lambda x, y: x * x - y)(x, x * x)
+    if np.asarray(found).any():  # what the product's rounding lost: it went into the difference unrounded
+        raise BackendError("products and sums are fused, so XLA had read XLA_FLAGS before fnx_jax was imported")
 
 
 def heights() -> tuple[int, ...]:

@@ -52,6 +52,7 @@ def load(
     """
     backend.require()
     _check_arguments(devices, dtype, lanes, max_rows)
+    backend.require_in_force()
     checkpoint = open_checkpoint(path)
     try:
         return _load(checkpoint, devices, dtype == "float32", lanes, context, draft_head, max_rows, progress)

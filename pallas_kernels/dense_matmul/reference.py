@@ -11,6 +11,7 @@ def tile_matmul(x_BI: Float[Array, "B I"], weight_OI: Float[Array, "O I"]) -> Fl
         x_BI,
         weight_OI,
         (((1,), (1,)), ((), ())),
-        precision=jax.lax.Precision.HIGHEST if x_BI.dtype == jnp.float32 else None,
+        # Never None, which would ask jax_default_matmul_precision.
+        precision=jax.lax.Precision.HIGHEST if x_BI.dtype == jnp.float32 else jax.lax.Precision.DEFAULT,
         preferred_element_type=jnp.float32,
     )

@@ -96,6 +96,7 @@ def _dot(a_BGHX: Array, b_BNGK: Array, contract_a: int, contract_b: int) -> Arra
         a_BGHX,
         b_BNGK,
         (((contract_a,), (contract_b,)), ((0, 1), (0, 2))),
-        precision=jax.lax.Precision.HIGHEST if a_BGHX.dtype == jnp.float32 else None,
+        # Never None, which would ask jax_default_matmul_precision.
+        precision=jax.lax.Precision.HIGHEST if a_BGHX.dtype == jnp.float32 else jax.lax.Precision.DEFAULT,
         preferred_element_type=jnp.float32,
     )

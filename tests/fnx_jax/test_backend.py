@@ -1,6 +1,8 @@
 """The flags are in place before a backend starts, and their absence is told."""
 
 import os
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -16,6 +18,14 @@ def test_missing_flags_are_named():
     present = {"XLA_FLAGS": backend.CPU_FLAGS[0]}
     assert backend.CPU_FLAGS[1] in backend.flags_missing(present)
     assert backend.CPU_FLAGS[0] not in backend.flags_missing(present)
+
+
+def test_a_flag_set_again_to_another_value_is_missing():
+    required = " ".join(backend.CPU_FLAGS + backend.GPU_FLAGS)
+    for flag in backend.CPU_FLAGS + backend.GPU_FLAGS:
+        other = f"{flag.split('=')[0]}=other"
+        assert backend.flags_missing({"XLA_FLAGS": f"{required} {other}"}) == (flag,)
+        assert backend.flags_missing({"XLA_FLAGS": f"{other} {required}"}) == ()
 
 
 def test_require_refuses_without_flags(monkeypatch):
@@ -41,3 +51,23 @@ def test_fingerprint_depends_on_other_flags(monkeypatch):
 def test_require_refuses_64_bit_defaults():
     with jax.enable_x64(True), pytest.raises(backend.BackendError, match="jax_enable_x64"):
         backend.require()
+
+
+LATE = """
+import jax
+import jax.extend.backend
+
+jax.devices()
+jax.extend.backend.clear_backends()
+from fnx_jax import backend
+
+backend.require()
+backend.require_in_force()
+"""
+
+
+def test_flags_that_come_after_xla_read_its_own_are_told():
+    backend.require_in_force()
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    late = subprocess.run([sys.executable, "-c", LATE], env=environment, capture_output=True, text=True, timeout=120)
+    assert "BackendError: products and sums are fused" in late.stderr

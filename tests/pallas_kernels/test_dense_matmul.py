@@ -39,6 +39,16 @@ def test_rows_have_equal_bits_in_any_number(dtype):
     assert np.array_equal(MATMUL(x.reshape(2, 20, 640), weight).reshape(40, 48), whole)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_precision_that_jax_is_set_to_changes_nothing(dtype):
+    x, weight = operands(640, 48, dtype)
+    plain = np.asarray(jax.jit(lambda x: dense_matmul(x, weight))(x))
+    with jax.default_matmul_precision("F16_F16_F16"):
+        assert np.array_equal(jax.jit(lambda x: dense_matmul(x, weight))(x), plain)
+        dot = jax.lax.dot(jnp.asarray(x, weight.dtype), weight.T, preferred_element_type=jnp.float32)
+    assert np.abs(dot - plain).max() > 1e-4  # a dot without a precision of its own is another
+
+
 def untiled(x: jax.Array, weight: jax.Array) -> jax.Array:
     """A wrong twin: as many rows as there are, the weight stored [in, out]."""
     return jax.lax.dot(x, weight.T, preferred_element_type=jnp.float32, precision=jax.lax.Precision.HIGHEST)

@@ -36,7 +36,7 @@ flags.DEFINE_bool("receipt", False, "Write a receipt into experiments/results.",
 
 
 def make_forms(model: Path, folder: Path) -> dict[str, Path]:
-    """Makes a pack's other forms in a folder; those that are there stay. Raises UsageError where the converter fails."""
+    """Makes a pack's other forms in a folder; those that are there stay. Raises UsageError where that fails."""
     found = {}
     for form, flag in FORMS.items():
         out = found[form] = folder / form

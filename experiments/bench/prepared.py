@@ -71,10 +71,11 @@ def folder_bytes(folder: Path) -> int:
 
 def measure(model: Path, folder: Path, devices: int, repeats: int) -> dict[str, tuple[Compared, int, int]]:
     """By form: the pack's load against its own, bytes of the pack and of the form."""
-    return {
-        form: (compare(loading(model, devices), loading(other, devices), repeats), *map(folder_bytes, (model, other)))
-        for form, other in make_forms(model, folder).items()
-    }
+    found = {}
+    for form, other in make_forms(model, folder).items():
+        compared = compare(loading(model, devices), loading(other, devices), repeats)
+        found[form] = compared, folder_bytes(model), folder_bytes(other)
+    return found
 
 
 def figures(found: dict[str, tuple[Compared, int, int]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@
     python -m checkpoints.convert SOURCE OUT --repack       # the same pack, tensors aligned for fast reads
     python -m checkpoints.convert SOURCE OUT --dequantize   # an EXL3 pack as a plain bf16 checkpoint
 
-    python -m checkpoints.convert SOURCE --prepared=DIR     # as the running model holds it, which loads faster
+    python -m checkpoints.convert SOURCE --prepared=DIR     # as the running model holds it: nothing to decode at load
 
 The result grows in OUT.unfinished and takes its name when it is whole and verified; the same command goes on where one
 was stopped, however that ended. Host side. Read next: converter/__init__.py.

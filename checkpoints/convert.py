@@ -6,7 +6,7 @@
     python -m checkpoints.convert SOURCE OUT --repack       # the same pack, tensors aligned for fast reads
     python -m checkpoints.convert SOURCE OUT --dequantize   # an EXL3 pack as a plain bf16 checkpoint
 
-    python -m checkpoints.convert SOURCE --prepared=DIR     # as the running model holds it, which loads faster
+    python -m checkpoints.convert SOURCE --prepared=DIR     # as the running model holds it: nothing to decode at load
 
 The result grows in OUT.unfinished and takes its name when it is whole and verified; the same command goes on where one
 was stopped, however that ended. Host side. Read next: converter/__init__.py.
@@ -22,9 +22,11 @@ from absl import flags
 
 from checkpoints.commands import UsageError, run
 from checkpoints.converter.dequantise import dequantise, plain_bytes
-from checkpoints.converter.pack import REPORT, pack_bytes, quantise, work_bytes
+from checkpoints.converter.pack import pack_bytes, quantise, work_bytes
+from checkpoints.converter.plain import VISION_FILE
 from checkpoints.converter.quantise import Calibrator, Settings
 from checkpoints.converter.repack import repack
+from checkpoints.converter.texts import REPORT
 from checkpoints.converter.units import Unit, network_units
 from checkpoints.converter.verify import folder_bytes, verify_folder
 from checkpoints.converter.widths import Average, average_bits, average_widths, check_widths, recipe_widths
@@ -119,6 +121,7 @@ def _dequantise(store: Store, out: Path) -> None:
                 dequantise(store, inventory, work, DTYPE.value, advance)
             _finish(work)
     print(f"{out}: {total:,} bytes of {DTYPE.value}")
+    _say_of_vision(inventory, "copied as they are stored")
 
 
 def _prepare(store: Store, out: Path) -> None:
@@ -134,6 +137,7 @@ def _prepare(store: Store, out: Path) -> None:
                 prepare(store, inventory, work.pack, kind, advance)
             work.finish()
     print(f"{out}: prepared for {'decoded' if kind.decode else 'packed'} weights")
+    _say_of_vision(inventory, "left out; the running model has no use for them")
 
 
 def _quantise(store: Store, out: Path) -> None:
@@ -152,6 +156,12 @@ def _quantise(store: Store, out: Path) -> None:
                 quantise(store, inventory, units, work, settings, calibrator, advance)
             _finish(work)
     print(f"{out}: {average_bits(units, settings.widths):.3f} bits a weight in the decoder layers; see {REPORT}")
+    _say_of_vision(inventory, f"copied as they are stored, to {VISION_FILE}")
+
+
+def _say_of_vision(inventory: Inventory, what: str) -> None:
+    if inventory.vision:
+        print(f"vision tower: {len(inventory.vision)} tensors {what}")
 
 
 def _refuse_quantised(store: Store, inventory: Inventory) -> None:

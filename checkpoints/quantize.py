@@ -84,14 +84,17 @@ def quantize_linears(
     layers = [_regular(weight, prepared, seed, scaled) for weight in padded]
     layers = [_at_codebook_scale(layer, bits, codebook, prepared is not None, scale) for layer in layers]
     lower_KK = None if prepared is None else prepared.lower_KK
-    states, found_KN = search_matrix(np.concatenate([x.target_KN for x in layers], axis=1), lower_KK, bits, codebook)
+    target_KN = layers[0].target_KN if len(layers) == 1 else np.concatenate([x.target_KN for x in layers], axis=1)
+    scales = [(layer.su_K, layer.sv_N) for layer in layers]
+    states, found_KN = search_matrix(target_KN, lower_KK, bits, codebook)
+    del layers, target_KN  # large where a matrix is wide
     damped_KK = None if prepared is None else prepared.damped_KK
     out, last = [], 0
-    for weight, layer in zip(padded, layers, strict=True):
+    for weight, (su_K, sv_N) in zip(padded, scales, strict=True):
         first, last = last, last + weight.shape[1]
         inner_KN = rotate_rows(rotate_columns(found_KN[:, first:last]))
-        scales = refit_scales(weight, inner_KN, layer.su_K, layer.sv_N, damped_KK, scaled)
-        out.append(_arrays(states[:, first // 16 : last // 16], *scales, bits, codebook))
+        su_K, sv_N = refit_scales(weight, inner_KN, su_K, sv_N, damped_KK, scaled)
+        out.append(_arrays(states[:, first // 16 : last // 16], su_K, sv_N, bits, codebook))
     return out
 
 
@@ -160,6 +163,8 @@ def _padded(channels: int) -> int:
 
 def _pad(weight_KN: np.ndarray) -> Float32[np.ndarray, "K N"]:
     K, N = weight_KN.shape
+    if K % BLOCK == 0 and N % BLOCK == 0:
+        return np.ascontiguousarray(weight_KN, np.float32)
     padded_KN = np.zeros((_padded(K), _padded(N)), np.float32)
     padded_KN[:K, :N] = weight_KN
     return padded_KN

@@ -62,13 +62,18 @@ def pack_config(store: Store, units: list[Unit], settings: Settings, calibrator:
         "codebook": settings.codebook,
     }
     if HEAD in settings.widths:
-        quantization["head_bits"] = settings.widths[HEAD]
+        quantization["head_bits"] = _number(settings.widths[HEAD])
     draft = [bits for name, bits in settings.widths.items() if name.startswith(f"{MTP_PREFIX}layers.0.mlp.experts.")]
     if draft:
-        quantization["mtp_bits"] = min(draft)
+        quantization["mtp_bits"] = _number(min(draft))
     if calibrator is not None:
         quantization["calibration"] = {"rows": calibrator.rows, "cols": calibrator.columns}
     for part in (config, config.get("text_config")):
         if isinstance(part, dict) and part.get("tie_word_embeddings"):
             part["tie_word_embeddings"] = False
     return config | {"quantization_config": quantization}
+
+
+def _number(bits: float) -> float:
+    """A whole number where it is one, as readers expect it."""
+    return int(bits) if bits == int(bits) else bits

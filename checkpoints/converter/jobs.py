@@ -69,7 +69,7 @@ def read_weight(store: Store, linear: Linear) -> Float32[np.ndarray, "K N"]:
         weight_OI = read_expert(store, prefix, expert, projection)
     else:
         weight_OI = store.read(f"{weight_name(store, linear.name)}.weight")
-    weight_KN = weight_OI.T.astype(np.float32)
+    weight_KN = np.ascontiguousarray(weight_OI.T, np.float32)
     if not np.isfinite(weight_KN).all():
         raise CheckpointError(f"{store.path}: {linear.name}: holds a value that is not finite")
     return weight_KN

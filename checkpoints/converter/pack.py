@@ -9,16 +9,15 @@ from checkpoints.converter.about import ERRORS, error_summary, pack_config, repo
 from checkpoints.converter.dequantise import part_entries
 from checkpoints.converter.plain import in_side_file, plain_entries, stored, write_side_files
 from checkpoints.converter.quantise import WEIGHT_BYTES, Advance, Calibrator, Settings, errors_in, quantise_unit
+from checkpoints.converter.storage import write_storage
 from checkpoints.converter.tables import quantise_table, table_files
-from checkpoints.converter.texts import copy_texts, write_index
+from checkpoints.converter.texts import REPORT, copy_texts, write_index
 from checkpoints.converter.units import Unit, shard_names
 from checkpoints.converter.widths import part_linears
 from checkpoints.converter.workplace import Workplace
 from checkpoints.inventory import Inventory
 from checkpoints.store import Store, open_store
 from checkpoints.write import Entry, write_entries, write_json
-
-REPORT = "quantization_report.json"
 
 
 def quantise(
@@ -50,7 +49,9 @@ def quantise(
     write_index(work.pack)
     copy_texts(store.path, work.pack)
     write_json(work.pack / REPORT, report(work.pack, units, settings))
-    write_json(work.pack / "config.json", pack_config(store, units, settings, calibrator))
+    config = pack_config(store, units, settings, calibrator)
+    write_json(work.pack / "config.json", config)
+    write_storage(work.pack, config["quantization_config"])
 
 
 def work_bytes(units: list[Unit], settings: Settings) -> int:

@@ -20,7 +20,7 @@ from checkpoints.store import Store
 from checkpoints.write import Entry, write_entries
 
 _MIXER_PREFIX = f"{MTP_PREFIX}hyper_connection_mixer."
-_VISION_FILE = "vision_plain.safetensors"
+VISION_FILE = "vision_plain.safetensors"
 
 
 def stored(store: Store, name: str) -> Iterator[np.ndarray]:
@@ -78,4 +78,4 @@ def write_side_files(store: Store, inventory: Inventory, work: Workplace, settin
     if inventory.vision:
         infos = [store.info(name) for name in inventory.vision]
         entries = [Entry(i.name, i.dtype, i.shape, partial(stored, store, i.name)) for i in infos]
-        write_entries(work.pack / _VISION_FILE, entries, {"format": "pt"})
+        write_entries(work.pack / VISION_FILE, entries, {"format": "pt"})

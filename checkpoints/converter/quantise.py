@@ -17,7 +17,7 @@ from checkpoints.converter.jobs import Job, inputs_of, read_weight, unit_jobs
 from checkpoints.converter.units import Unit
 from checkpoints.converter.workplace import Workplace
 from checkpoints.errors import CheckpointError
-from checkpoints.exl3 import MARKERS
+from checkpoints.exl3 import BLOCK, MARKERS, TILE
 from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
 from checkpoints.quantize import Feedback, codebook_scale, prepare_hessian, quantize_linears
 from checkpoints.recipe import Recipe
@@ -140,8 +140,14 @@ def _relative_error(layer: Mapping[str, np.ndarray], weight_KN: np.ndarray, code
     from pallas_kernels.exl3 import decode_numpy
 
     assert codebook not in MARKERS or codebook in layer
-    inner = rotate_rows(rotate_columns(decode_numpy(layer["trellis"], codebook).astype(np.float32)))
-    found = layer["suh"].astype(np.float32)[:, None] * inner * layer["svh"].astype(np.float32)
+    suh, svh = (layer[part].astype(np.float32) for part in ("suh", "svh"))
     K, N = weight_KN.shape
-    size = float(np.sum(np.square(weight_KN, dtype=np.float64)))
-    return float(np.sum(np.square(found[:K, :N] - weight_KN, dtype=np.float64))) / size if size else 0.0
+    size = error = 0.0
+    for first in range(0, K, BLOCK):  # rows that one rotation mixes
+        rows = slice(first, first + BLOCK)
+        inner = decode_numpy(layer["trellis"][first // TILE : (first + BLOCK) // TILE], codebook).astype(np.float32)
+        found = suh[rows, None] * rotate_rows(rotate_columns(inner)) * svh
+        wanted = weight_KN[rows]
+        size += float(np.sum(np.square(wanted, dtype=np.float64)))
+        error += float(np.sum(np.square(found[: len(wanted), :N] - wanted, dtype=np.float64)))
+    return error / size if size else 0.0

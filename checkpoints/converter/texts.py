@@ -6,21 +6,25 @@ from pathlib import Path
 
 from checkpoints.folder import INDEX
 from checkpoints.headers import TensorInfo, read_header
+from checkpoints.oddities import STORAGE_FILE
 from checkpoints.write import write_json
 
 _NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".unfinished")
 _LARGEST_BYTES = 64 << 20
-_OWN = ("config.json", INDEX, "quantization_config.json")
+"""Of a file that is copied, unless it is JSON: a full-size pack's list of tensors is larger."""
+REPORT = "quantization_report.json"
+"""Widths and errors of a pack's linears, by kind."""
+_OWN = ("config.json", INDEX, STORAGE_FILE, REPORT)
 """Files that say what the tensors are: every result writes its own, or has none."""
 
 
 def copy_texts(source: Path, target: Path, but: Sequence[str] = _OWN) -> list[str]:
-    """Copies the small files of a folder beside its tensors; returns their names."""
+    """Copies the files beside a folder's tensors that are small or JSON; returns their names."""
     copied = []
     for file in sorted(source.iterdir()):
         hidden = file.name.startswith(".")
         wanted = file.is_file() and not hidden and file.suffix not in _NOT_TEXT and file.name not in but
-        if wanted and file.stat().st_size <= _LARGEST_BYTES:
+        if wanted and (file.suffix == ".json" or file.stat().st_size <= _LARGEST_BYTES):
             shutil.copyfile(file, target / file.name)
             copied.append(file.name)
     return copied

@@ -10,6 +10,9 @@ from checkpoints.exl3 import TILE
 from checkpoints.quantiser.search import search
 from checkpoints.quantiser.tiles import VALUES, from_tiles, to_tiles
 
+_TILES = 1 << 14
+"""Searched at once, about: enough for a device with many lanes, and little beside a layer."""
+
 
 def search_matrix(
     target_KN: Float32[np.ndarray, "K N"], lower_KK: Float32[np.ndarray, "K K"] | None, bits: float, codebook: str
@@ -23,11 +26,16 @@ def search_matrix(
     Returns: states of the tiles in stream order, and the values they decode to.
     Source: QuIP#, arXiv 2402.04396; QTIP, arXiv 2406.11235.
     """
-    if lower_KK is None:
-        return _search_rows(target_KN, bits, codebook)
     K, N = target_KN.shape
     states = np.empty((K // TILE, N // TILE, VALUES), np.uint16)
-    found_KN, error_KN = np.empty_like(target_KN), np.empty_like(target_KN)
+    found_KN = np.empty_like(target_KN)
+    if lower_KK is None:
+        step = max(1, _TILES // (N // TILE))
+        for tile in range(0, K // TILE, step):
+            rows = slice(TILE * tile, TILE * (tile + step))
+            states[tile : tile + step], found_KN[rows] = _search_rows(target_KN[rows], bits, codebook)
+        return states, found_KN
+    error_KN = np.empty_like(target_KN)
     for first in reversed(range(0, K, TILE)):
         rows, below = slice(first, first + TILE), slice(first + TILE, None)
         wanted = target_KN[rows] + lower_KK[below, rows].T @ error_KN[below]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32
 
+from checkpoints.exl3 import BLOCK
 from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
 
 _CODEBOOK_STD = 1.24371088
@@ -47,4 +48,10 @@ def regularise(
 
 
 def _rms(x: Float32[np.ndarray, "K N"], axis: int) -> Float32[np.ndarray, "C"]:
-    return np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=axis)).astype(np.float32)
+    """Root mean square along an axis, some of the other one's channels at a time: squares are float64."""
+    out = np.empty(x.shape[1 - axis], np.float32)
+    for first in range(0, len(out), BLOCK):
+        some = slice(first, first + BLOCK)
+        part = x[:, some] if axis == 0 else x[some]
+        out[some] = np.sqrt(np.mean(np.square(part, dtype=np.float64), axis=axis))
+    return out

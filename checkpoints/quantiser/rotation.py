@@ -11,13 +11,21 @@ from checkpoints.exl3 import BLOCK
 
 def rotate_columns(x: np.ndarray) -> np.ndarray:
     """x @ H over blocks of 128 of the last axis, H[i, j] = (-1)^popcount(i & j) / sqrt(128), its own inverse."""
-    turned = _butterflies(np.ascontiguousarray(x.reshape(-1, x.shape[-1]).T))
-    return np.ascontiguousarray(turned.T).reshape(x.shape)
+    rows_RC = x.reshape(-1, x.shape[-1])
+    out_RC = np.empty_like(rows_RC, order="C")
+    for first in range(0, len(rows_RC), BLOCK):  # some rows at a time: a copy of all of a wide matrix is large
+        rows = slice(first, first + BLOCK)
+        out_RC[rows] = _butterflies(np.ascontiguousarray(rows_RC[rows].T)).T
+    return out_RC.reshape(x.shape)
 
 
 def rotate_rows(x_KN: np.ndarray) -> np.ndarray:
     """H @ x over blocks of 128 of the first axis."""
-    return _butterflies(np.ascontiguousarray(x_KN))
+    out_KN = np.empty_like(x_KN, order="C")
+    for first in range(0, len(x_KN), BLOCK):
+        rows = slice(first, first + BLOCK)
+        out_KN[rows] = _butterflies(np.ascontiguousarray(x_KN[rows]))
+    return out_KN
 
 
 def _butterflies(x_RN: np.ndarray) -> np.ndarray:

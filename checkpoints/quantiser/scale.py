@@ -29,18 +29,31 @@ def find_scale(tiles: Float32[np.ndarray, "X Y 256"], bits: float, codebook: str
     return float(fine[best] + _FINE_STEP * _lowest(errors[best - 1 : best + 2]))
 
 
+def searched_for_scale(rows: int, columns: int) -> int:
+    """Tiles that `find_scale` searches, again and again, for a matrix of so many rows and columns of tiles."""
+    longest = max(rows, columns)
+    samples = min(rows * columns, 3 * longest + 2 * _extreme(longest))
+    return len(_COARSE) * -(-samples // _EVERY) + len(_FINE) * samples
+
+
 def sample_tiles(tiles: Float32[np.ndarray, "X Y 256"]) -> Float32[np.ndarray, "T 256"]:
     """Three wrapped diagonals of tiles, the loudest and the quietest ones; all tiles where there are no more."""
     rows, columns = tiles.shape[:2]
     longest = max(rows, columns)
-    extreme = max(8, 3 * longest)
+    extreme = _extreme(longest)
     flat = tiles.reshape(-1, VALUES)
     if len(flat) <= 3 * longest + 2 * extreme:
         return flat
     i = np.arange(longest)
     diagonals = [i % rows * columns + (i + shift) % columns for shift in range(3)]
-    by_size = np.argsort(np.square(flat, dtype=np.float64).sum(axis=1), kind="stable")
+    rows_of_tiles = tiles.reshape(rows, columns, VALUES)
+    sizes = [np.square(row, dtype=np.float64).sum(axis=1) for row in rows_of_tiles]
+    by_size = np.argsort(np.concatenate(sizes), kind="stable")
     return flat[np.concatenate([*diagonals, by_size[: -extreme - 1 : -1], by_size[:extreme]])]
+
+
+def _extreme(longest: int) -> int:
+    return max(8, 3 * longest)
 
 
 def _errors(sample_TP: np.ndarray, scales: np.ndarray, bits: float, codebook: str) -> np.ndarray:

@@ -17,15 +17,17 @@ from checkpoints.converter.units import network_units
 from checkpoints.converter.widths import Average, average_bits, average_widths
 from checkpoints.exl3 import linear_info
 from checkpoints.full_size import full_config
-from checkpoints.inventory import Inventory, check
+from checkpoints.inventory import VISION_PREFIX, Inventory, check
 from checkpoints.naming import PUBLISHED_PREFIX
 from checkpoints.ngram import open_ngram_table
 from checkpoints.ngram_hash import configured_hash
+from checkpoints.oddities import STORAGE_FILE
 from checkpoints.quantiser import ldlq, scale
 from checkpoints.quantiser import ngram as ngram_module
 from checkpoints.recipe import read_recipe
+from checkpoints.report import report as describe
 from tests.checkpoints.greedy_search import greedy_search
-from tests.checkpoints.tiny_packs import change, drop, edit_config
+from tests.checkpoints.tiny_packs import change, drop, edit_config, put
 
 EXPERT = "model.language_model.layers.0.mlp.experts.3."
 MIXER = "mtp.hyper_connection_mixer.hc_norm.weight"
@@ -48,8 +50,13 @@ def quick():
 
 
 @pytest.fixture(scope="module")
-def source(golden):
-    return golden / "official_names"
+def source(golden, tmp_path_factory):
+    """A golden case with a vision tower of two tensors."""
+    folder = tmp_path_factory.mktemp("sources") / "source"
+    shutil.copytree(golden / "official_names", folder)
+    put(folder, f"{VISION_PREFIX}blocks.0.attn.q.weight", np.arange(12, dtype=np.float16).reshape(3, 4), beside=MIXER)
+    put(folder, f"{VISION_PREFIX}merger.norm.bias", np.ones(3, np.float32), beside=MIXER)
+    return folder
 
 
 RECIPE = """
@@ -127,7 +134,51 @@ def test_side_files_index_and_config_are_those_of_a_published_pack(source, pack)
         assert not set(table) & set(index)
     assert config["quantization_config"]["quant_method"] == "exl3" and config["quantization_config"]["head_bits"] == 6
     assert "calibration" not in config["quantization_config"]
+    assert isinstance(config["quantization_config"]["head_bits"], int)
     assert config["text_config"] == json.loads((source / "config.json").read_text())["text_config"]
+
+
+def test_vision_tower_is_copied_as_it_is_stored(source, pack):
+    with open_store(source) as plain, open_store(pack) as store:
+        names = check(plain).vision
+        assert len(names) == 2 and check(store).vision == names
+        for name in names:
+            assert store.info(name).file.name == "vision_plain.safetensors"
+            assert store.info(name).dtype == plain.info(name).dtype
+            assert np.array_equal(store.read(name), plain.read(name))
+
+
+def test_what_is_done_with_a_vision_tower_is_said(source, tmp_path, capsys):
+    (tmp_path / "head.toml").write_text('[bits]\n"lm_head" = 4\n[ngram_table]\nbits = 0\n')
+    assert run(source, tmp_path / "pack", "--pad", f"--recipe={tmp_path / 'head.toml'}") == 0
+    assert "vision tower: 2 tensors copied as they are stored, to vision_plain" in capsys.readouterr().out
+    assert run(source, f"--prepared={tmp_path / 'prepared'}") == 0
+    assert "vision tower: 2 tensors left out" in capsys.readouterr().out
+
+
+def test_list_of_tensors_is_what_the_headers_say(pack):
+    config = json.loads((pack / "config.json").read_text())["quantization_config"]
+    listed = json.loads((pack / STORAGE_FILE).read_text())
+    modules = listed.pop("tensor_storage")
+    assert listed == config
+    expert = f"{EXPERT}down_proj"
+    assert modules[expert] == {
+        "stored_tensors": {
+            f"{expert}.mul1": {"shape": [], "n_bytes": 4, "dtype": "torch.int32"},
+            f"{expert}.suh": {"shape": [128], "n_bytes": 256, "dtype": "torch.float16"},
+            f"{expert}.svh": {"shape": [128], "n_bytes": 256, "dtype": "torch.float16"},
+            f"{expert}.trellis": {"shape": [8, 8, 80], "n_bytes": 10240, "dtype": "torch.int16"},
+        },
+        "quant_format": "exl3",
+        "bits_per_weight": 5,
+        "mul1_multiplier": 2212286765,
+    }
+    assert modules["model.language_model.layers.3.self_attn.q_proj"]["bits_per_weight"] == 3.5
+    embedding = modules["model.language_model.embed_tokens"]
+    assert embedding.keys() == {"stored_tensors"} and "bfloat16" in str(embedding)
+    with open_store(pack) as store:
+        assert not [line for line in describe(store).odd if STORAGE_FILE in line]
+        assert sorted(name for module in modules.values() for name in module["stored_tensors"]) == list(store.names())
 
 
 def test_report_tells_errors_by_kind(pack):

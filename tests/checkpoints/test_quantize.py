@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from checkpoints import quantize
-from checkpoints.quantiser import ldlq
+from checkpoints.quantiser import ldlq, refit
 from checkpoints.quantize import prepare_hessian, quantize_linear, quantize_linears
 from pallas_kernels.exl3 import decode_numpy, from_arrays
 from tests.reference import numpy_exl3 as oracle
@@ -162,6 +163,20 @@ def test_output_scales_may_be_left_to_signs(unsearched, hessian):
     assert np.ptp(np.abs(quantize_linear(weight, 4, out_scales="auto")["svh"])) > 1
     prepared = prepare_hessian(few_loud, SIZE)
     assert np.array_equal(np.abs(quantize_linear(weight, 4, hessian=prepared, out_scales="auto")["svh"]), np.ones(SIZE))
+
+
+def test_wide_matrix_takes_few_times_its_size(unsearched, monkeypatch):
+    """Parts as small beside this matrix as they are beside the widest ones."""
+    monkeypatch.setattr(ldlq, "_TILES", 256)
+    monkeypatch.setattr(refit, "_COLUMNS", 256)
+    weight = gaussian(1024, 1024)
+    tracemalloc.start()
+    try:
+        quantize_linear(weight, 4)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4.5 * weight.nbytes
 
 
 def test_inputs_that_were_all_zero_weigh_nothing(unsearched):

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from checkpoints.quantiser import ldlq, scale
+from checkpoints.quantiser import ldlq, refit, scale
 from checkpoints.quantiser.feedback import evenly_loud, feedback_of
 from checkpoints.quantiser.refit import refit_scales
-from checkpoints.quantiser.regularise import regularise
-from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
+from checkpoints.quantiser.regularise import _rms, regularise
+from checkpoints.quantiser.rotation import _butterflies, rotate_columns, rotate_rows
 from checkpoints.quantiser.tiles import from_tiles, pack_states, to_tiles
+from tests.checkpoints.greedy_search import greedy_search
 from tests.reference import numpy_exl3 as oracle
 
 
@@ -102,6 +103,35 @@ def test_rows_make_up_for_the_errors_below_them(monkeypatch):
         rows, below = slice(16 * block, 16 * block + 16), slice(16 * block + 16, None)
         expected[rows] = np.round(target[rows] + lower[below, rows].T @ (target - expected)[below])
     assert np.array_equal(found, expected)
+
+
+def test_wide_matrices_are_searched_some_rows_at_a_time(monkeypatch):
+    target = np.random.default_rng(0).standard_normal((128, 64)).astype(np.float32)
+    monkeypatch.setattr(ldlq, "search", greedy_search)
+    whole = ldlq.search_matrix(target, None, 3, "mul1")
+    calls = []
+    monkeypatch.setattr(ldlq, "search", lambda tiles, *rest: calls.append(len(tiles)) or greedy_search(tiles, *rest))
+    monkeypatch.setattr(ldlq, "_TILES", 13)
+    found = ldlq.search_matrix(target, None, 3, "mul1")
+    assert calls == [12, 12, 8]
+    assert all(np.array_equal(a, b) for a, b in zip(found, whole, strict=True))
+
+
+def test_parts_of_wide_matrices_have_the_bits_of_the_whole(monkeypatch):
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((256, 384)).astype(np.float32)
+    inner, su, sv = weight + rng.standard_normal(weight.shape).astype(np.float32), weight[:, 0], weight[0]
+    for axis in (0, 1):
+        whole = np.sqrt(np.mean(np.square(weight, dtype=np.float64), axis=axis)).astype(np.float32)
+        assert np.array_equal(_rms(weight, axis), whole)
+    assert np.array_equal(rotate_rows(weight), _butterflies(weight))
+    assert np.array_equal(rotate_columns(weight), _butterflies(np.ascontiguousarray(weight.T)).T)
+    monkeypatch.setattr(refit, "_parts", lambda channels, *_: [slice(0, channels)])
+    whole = refit_scales(weight, inner, su, sv, None, True)
+    monkeypatch.setattr(refit, "_parts", lambda channels, *_: [slice(i, i + 128) for i in range(0, channels, 128)])
+    assert all(
+        np.array_equal(a, b) for a, b in zip(refit_scales(weight, inner, su, sv, None, True), whole, strict=True)
+    )
 
 
 def test_refitted_scales_lower_the_error_of_the_outputs():

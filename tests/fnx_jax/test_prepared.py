@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-import fnx_jax
 from checkpoints import CheckpointError, convert
 from checkpoints.commands import execute
 from fnx_jax import recorder as module
@@ -51,17 +50,51 @@ def test_parameters_are_those_of_the_checkpoint_on_any_number_of_devices(prepare
     assert np.array_equal(found.ngram_embeddings(ids), wanted.ngram_embeddings(ids))
 
 
-def test_layers_of_a_pack_are_kept_too(tmp_path):
-    pack = first_layers(tmp_path / "pack", 1)
-    assert prepare(pack, tmp_path / "out") == 0
-    assert not list((tmp_path / "out").glob("*.safetensors"))
-    assert (tmp_path / "out" / "tokenizer.json").exists()
-    assert_same(parameters(tmp_path / "out", 2)[1], parameters(pack, 2)[1])
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory):
+    """A pack of one EXL3 layer, and its prepared form."""
+    folder = tmp_path_factory.mktemp("packs")
+    pack = first_layers(folder / "pack", 1)
+    assert prepare(pack, folder / "prepared") == 0
+    return pack, folder / "prepared"
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_pack_and_its_prepared_form_are_one_model(packs, devices):
+    pack, prepared = packs
+    assert not list(prepared.glob("*.safetensors")) and (prepared / "tokenizer.json").exists()
+    (wanted, wanted_params), (found, params) = parameters(pack, devices), parameters(prepared, devices)
+    assert_same(params, wanted_params)
+    found.steps.programs = wanted.steps.programs  # compiled for the same shapes
+    assert np.array_equal(found.logits(IDS), wanted.logits(IDS))
+
+
+@pytest.fixture(scope="module")
+def prepared_exactly(tmp_path_factory):
+    """Golden cases in float32, each prepared once."""
+    folder = tmp_path_factory.mktemp("exact")
+
+    def get(name: str):
+        if not (folder / name).exists():
+            assert prepare(FOLDER / name, folder / name, "--exact") == 0
+        return folder / name
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"), [("silu_two_ple", 1), ("silu_two_ple", 2), ("four_ranks", 1), ("four_ranks", 4)]
+)
+def test_one_folder_has_the_logits_of_one_device_on_any_number(prepared_exactly, exact_model, name, devices):
+    found = load(prepared_exactly(name), devices=devices, dtype="float32", lanes=4, context=256)
+    found.steps.programs = exact_model(name, devices).steps.programs
+    assert np.array_equal(found.logits(IDS), exact_model(name).logits(IDS))
 
 
 def test_logits_have_the_same_bits(prepared):
-    found, wanted = (fnx_jax.load(path, lanes=1, context=64, max_rows=16).logits(IDS) for path in (prepared, CASE))
-    assert np.array_equal(found, wanted)
+    found, wanted = (load(path, lanes=1, context=64, max_rows=16) for path in (prepared, CASE))
+    found.steps.programs = wanted.steps.programs
+    assert np.array_equal(found.logits(IDS), wanted.logits(IDS))
 
 
 def test_other_arithmetic_is_refused(prepared):

@@ -2,7 +2,7 @@
 
     python -m experiments.train_demo --work .cache/train
 
-Read next: train/run.py.
+Read next: train/run.py, then demo_figures.py, which measures and packs.
 """
 
 # Training promises no bits across programs, so it runs without serving's backend flags, which cost it half its speed:
@@ -15,9 +15,9 @@ import dataclasses  # noqa: E402
 import json  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from absl import app, flags  # noqa: E402
+from absl import app, flags, logging  # noqa: E402
 
-from experiments.train import corpus, lesson, run  # noqa: E402
+from experiments.train import corpus, export, lesson, run  # noqa: E402
 
 _WORK = flags.DEFINE_string("work", ".cache/train", "folder of checkpoints and logs; an interrupted run goes on there")
 _PLAN = {
@@ -29,11 +29,14 @@ _PLAN = {
 
 
 def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
     plan = run.Plan(**{name: flag.value for name, flag in _PLAN.items()})
     work = Path(_WORK.value)
     read = lesson.prepare(work, corpus.library(), lesson.SIZES, plan.seed)
     print(f"{len(read.train):,} tokens to learn from, {len(read.held_out):,} held out", flush=True)
-    run.train(read, plan, work, lambda line: print(json.dumps(line), flush=True))
+    trained = run.train(read, plan, work, lambda line: print(json.dumps(line), flush=True))
+    export.write_checkpoint(work / "plain", trained, read, lesson.SIZES)
+    print(f"{work / 'plain'}: the checkpoint in bf16; next: python -m experiments.demo_figures --work={work} --out=OUT")
 
 
 if __name__ == "__main__":

@@ -85,9 +85,9 @@ def read_out(
     v_BGSK: Float[Array, "B G S K"],
     chained: list[tuple[Array, Array]],
 ) -> Float[Array, "B G T h K"]:
-    """softmax over visible tokens times values; `chained`: each row's further score [B, G, T, h] and value [B, G, T, K].
+    """softmax over visible tokens times values. Scores come with the queries' scale in them.
 
-    Scores come with the queries' scale in them.
+    chained: each row's further score [B, G, T, h] and value [B, G, T, K].
     """
     B, G, T, h, S = scores.shape
     masked = jnp.where(visible_BTS[:, None, :, None, :], scores, -jnp.inf)
@@ -130,7 +130,7 @@ def index_loss(
     causal = positions(T)[None, :] <= positions(T)[:, None]
     dense = jnp.where(causal[None, None, :, None, :], jax.lax.stop_gradient(scores), -jnp.inf)
     looked_BTS = jnp.mean(jax.nn.softmax(dense, axis=-1), axis=(1, 3))[..., : blocks * block]
-    looked_BTN = jnp.sum(looked_BTS.reshape(*shape, blocks, block), axis=-1) * complete_TN[None]
+    looked_BTN = jnp.where(complete_TN[None], jnp.sum(looked_BTS.reshape(*shape, blocks, block), axis=-1), 0)
     share_BTN = looked_BTN / jnp.maximum(jnp.sum(looked_BTN, axis=-1, keepdims=True), 1e-6)
     log_BTN = jax.nn.log_softmax(jnp.where(complete_TN[None], logits_BTN, -1e9), axis=-1)
     return -jnp.mean(jnp.sum(share_BTN * log_BTN, axis=-1))

@@ -37,7 +37,9 @@ def library(root: Path | None = None) -> Corpus:
     """
     root = root or Path(sysconfig.get_path("stdlib"))
     found = sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py"))
-    kept = [(name, path) for name, path in found if not LEFT_OUT & set(name.split("/")) and "_sysconfigdata" not in name]
+    kept = [
+        (name, path) for name, path in found if not LEFT_OUT & set(name.split("/")) and "_sysconfigdata" not in name
+    ]
     modules = [Module(name, path.read_text("utf-8", errors="replace")) for name, path in kept]
     held_out = {module.name for module in modules if crc32(module.name.encode()) % HELD_OUT_OF == 0}
     return Corpus(

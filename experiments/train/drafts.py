@@ -5,7 +5,6 @@ ones that its own chain has appended since, and predicts token i + d + 1. A chai
 selected; serving selects afresh, which is the one difference. Read next: losses.py.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -34,7 +33,7 @@ def draft_hidden(
     assert params.mtp is not None
     mtp, layer = params.mtp, params.mtp.layer
     assert isinstance(layer.mixer, AttentionParams)
-    shape, out, chained, side = token_BT.shape, [], [], Side(jnp.float32(0), jnp.float32(0))
+    shape, out, chained, side = token_BT.shape, [], [], Side(jnp.float32(0), ())
     first = seen = None
     for depth in range(1, depths + 1):
         streams = _fused(mtp, config, streams, params.embedding[jnp.roll(token_BT, -depth, axis=1).reshape(-1)])
@@ -48,8 +47,8 @@ def draft_hidden(
         further = [(jnp.sum(rows.q * k[:, :, :, None], axis=-1), v) for k, v in chained]
         y = attention.output(attention.read_out(scores, seen, first.v, further), rows, layer.mixer, config)
         index = attention.index_loss(scores, x, layer.mixer, config, shape) if depth == 1 else jnp.float32(0)
-        streams, balance = after_mixer(residual.write(streams, y, gate), layer, config)
-        side = side + Side(balance, index)
+        streams, routing = after_mixer(residual.write(streams, y, gate), layer, config)
+        side = side + Side(index, (routing,))
         out.append(residual.read_only(streams, mtp.mixer, config))
     return out, side
 

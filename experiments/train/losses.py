@@ -38,14 +38,18 @@ def embeddings(learner: Learner, batch: Batch) -> Float[Array, "B T E"]:
 
 
 def token_loss(learner: Learner, config: FlashNextConfig, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array]]:
-    """Cross-entropy of the next token plus the side losses; returns the parts by name too."""
+    """Cross-entropy of the next token plus the side losses; returns the parts by name too.
+
+    share: [layers, E], of the picks that each expert gets.
+    """
     streams, side = last_streams(learner.params, config, batch.token[:, :-1], embeddings(learner, batch))
     logits_RV = _logits(learner.params, residual.read_only(streams, learner.params.mixer, config))
     size_R = jax.nn.logsumexp(logits_RV, axis=-1)
     loss = jnp.mean(size_R - _at(logits_RV, batch.token[:, 1:].reshape(-1)))
     total = loss + BALANCE * side.balance + INDEX * side.index + SIZE * jnp.mean(jnp.square(size_R))
-    parts = {"loss": loss, "balance": side.balance / len(learner.params.layers), "index": side.index}
-    return total, parts
+    shares = jnp.stack([layer.share for layer in side.routing])
+    parts = {"loss": loss, "balance": side.balance / len(side.routing), "index": side.index}
+    return total, parts | {"share": shares}
 
 
 def draft_loss(

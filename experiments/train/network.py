@@ -28,13 +28,26 @@ ROOM = 1.5
 
 @struct.dataclass
 class Side:
-    """Sums over layers of the losses beside the tokens' own: balance of the router, what the indexer has to learn."""
+    """Beside the tokens' own loss: what the indexers have to learn, a sum over layers, and one `Routing` a layer."""
 
-    balance: jax.Array
     index: jax.Array
+    routing: tuple["Routing", ...]
 
     def __add__(self, other: "Side") -> "Side":
-        return Side(self.balance + other.balance, self.index + other.index)
+        return Side(self.index + other.index, self.routing + other.routing)
+
+    @property
+    def balance(self) -> jax.Array:
+        """The routers' imbalance, summed over layers: 1 each where even."""
+        return sum((layer.balance for layer in self.routing), jnp.float32(0))
+
+
+@struct.dataclass
+class Routing:
+    """share [E]: of a batch's picks that each expert gets. balance: E * sum_e share_e * (mean probability of e)."""
+
+    share: jax.Array
+    balance: jax.Array
 
 
 def last_streams(
@@ -43,7 +56,7 @@ def last_streams(
     """The streams after the last layer. One n-gram layer at most."""
     shape = token_BT.shape
     streams = residual.embed(params.embedding, token_BT.reshape(-1), config)
-    side = Side(jnp.float32(0), jnp.float32(0))
+    side = Side(jnp.float32(0), ())
     for number, layer_params in enumerate(params.layers):
         with jax.named_scope(f"layer_{number}"):
             if layer_params.ngram is not None:
@@ -64,17 +77,17 @@ def _layer(
     else:
         mix = functools.partial(network.mix, params=params.mixer, config=config, chunk=CHUNK)
         y = _flat(jax.vmap(mix)(x.reshape(*shape, -1)))
-    streams, balance = after_mixer(residual.write(streams, y, gate), params, config)
-    return streams, Side(balance, index)
+    streams, routing = after_mixer(residual.write(streams, y, gate), params, config)
+    return streams, Side(index, (routing,))
 
 
 def after_mixer(
     streams: Float[Array, "R N"], params: LayerParams, config: FlashNextConfig
-) -> tuple[Float[Array, "R N"], Float[Array, ""]]:
-    """The second half of a layer, and how unbalanced its router is."""
+) -> tuple[Float[Array, "R N"], Routing]:
+    """The second half of a layer, and how it routed."""
     x, gate = read(streams, params.moe_hyper, config)
-    y, balance = mixture(x, params.moe, config)
-    return residual.write(streams, y, gate), balance
+    y, routing = mixture(x, params.moe, config)
+    return residual.write(streams, y, gate), routing
 
 
 def read(
@@ -92,8 +105,8 @@ def read(
 
 def mixture(
     x_RD: Float[Array, "R D"], params: MoeParams, config: FlashNextConfig
-) -> tuple[Float[Array, "R D"], Float[Array, ""]]:
-    """The mixture of experts, and E * sum_e (share of picks of e) * (mean probability of e), 1 where even."""
+) -> tuple[Float[Array, "R D"], Routing]:
+    """The mixture of experts, but for picks that find no room, and how it routed."""
     probability_RE = jax.nn.softmax(dot(x_RD, params.router, x_RD.dtype), axis=-1)
     weight, expert = jax.lax.top_k(probability_RE, config.active_experts)
     if config.normalise_picks:
@@ -102,7 +115,8 @@ def mixture(
     (gate,), (up,), (down,) = params.lines.gate, params.lines.up, params.lines.down
     out = expert_mix(x_RD, expert, weight, gate, up, down, room) + moe.shared_expert(x_RD, params.shared, config)
     share_E = jnp.zeros((config.experts,), x_RD.dtype).at[expert.reshape(-1)].add(1 / expert.size)
-    return out, config.experts * jnp.sum(share_E * jnp.mean(probability_RE, axis=0))
+    balance = config.experts * jnp.sum(share_E * jnp.mean(probability_RE, axis=0))
+    return out, Routing(share_E, balance)
 
 
 def _flat(a: Float[Array, "B T D"]) -> Float[Array, "R D"]:

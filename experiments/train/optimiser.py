@@ -1,4 +1,4 @@
-"""Traced: how parameters move: AdamW for matrices, Adam for the rest, Adagrad for the n-gram table. Read next: steps.py."""
+"""Traced: how parameters move: AdamW for matrices, Adam for vectors, Adagrad for n-grams. Read next: steps.py."""
 
 from typing import Any
 

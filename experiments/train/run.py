@@ -135,10 +135,9 @@ class _Phase:
             raise ValueError(f"train: {self._manager.directory} holds step {newest}, but the plan has {self._steps}")
         return self._manager.restore(newest, args=ocp.args.StandardRestore(training))
 
-    def _tell(
-        self, done: int, recent: list[dict], rate: float, training: Training, held_out: Callable | None
-    ) -> None:
-        means = {name: round(float(np.mean([parts[name] for parts in recent])), 4) for name in recent[0]}
+    def _tell(self, done: int, recent: list[dict], rate: float, training: Training, held_out: Callable | None) -> None:
+        names = [name for name, value in recent[0].items() if np.ndim(value) == 0]
+        means = {name: round(float(np.mean([parts[name] for parts in recent])), 4) for name in names}
         if not np.isfinite(means["loss"]):
             raise FloatingPointError(f"train: {self._name}: the loss is not finite before step {done}")
         line = {"phase": self._name, "step": done, **means, "rate_tok_s": round(rate)}

@@ -15,7 +15,7 @@ from fnx_jax.families.flash_next.config import FlashNextConfig
 
 @struct.dataclass
 class Training:
-    """Where a phase of training stands: step (int32 []), how many are done; learner, what it moves; optimiser's state."""
+    """Where a phase stands. step: int32 [], how many are done. learner: what it moves. optimiser: its state."""
 
     step: jax.Array
     learner: PyTree
@@ -51,6 +51,6 @@ def _step(loss: Callable[[Any, Batch], Any], rule: optax.GradientTransformation)
         gradient, parts = jax.grad(loss, has_aux=True)(training.learner, batch)
         updates, state = rule.update(gradient, training.optimiser, training.learner)
         learner = optax.apply_updates(training.learner, updates)
-        return Training(training.step + jnp.int32(1), learner, state), parts | {"norm": optax.global_norm(gradient)}
+        return Training(training.step + jnp.int32(1), learner, state), parts | {"norm": optax.tree.norm(gradient)}
 
     return step

@@ -83,7 +83,9 @@ def _inside_chunks(rows: RuleInputs) -> _Chunk:
     )
 
 
-def _chunk_step(state: Float[Array, "H dk dv"], chunk: _Chunk) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
+def _chunk_step(
+    state: Float[Array, "H dk dv"], chunk: _Chunk
+) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
     change = chunk.own - _matmul(chunk.seen, state)
     out = _matmul(chunk.gained, state) + _matmul(chunk.mixed, change)
     return chunk.fade * state + _matmul(chunk.faded_keys, change), out
@@ -97,7 +99,7 @@ def unit_lower_inverse(a: Float[Array, "... c c"]) -> Float[Array, "... c c"]:
     """
     size, half = a.shape[-1], a.shape[-1] // 2
     if size <= _POWERS:
-        eye = jnp.eye(size, dtype=a.dtype)
+        eye = jnp.broadcast_to(jnp.eye(size, dtype=a.dtype), a.shape)
         power = -jnp.tril(a, -1)
         out, reach = eye + power, 2
         while reach < size:

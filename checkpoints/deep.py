@@ -5,19 +5,18 @@ Headers say nothing about a damaged shard or a conversion that shifted the norms
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from math import prod
+from collections.abc import Callable
 
 import numpy as np
 
+from checkpoints.chunks import CHUNK_BYTES, read_chunks
 from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import MARKERS
-from checkpoints.headers import DTYPES, TensorInfo
+from checkpoints.headers import TensorInfo
 from checkpoints.inventory import Inventory
 from checkpoints.ngram import open_ngram_table
 from checkpoints.store import Store
 
-CHUNK_BYTES = 64 << 20
 MEAN_LIMIT = 0.5
 """A family of norms whose weights are used as 1 + w has its mean below this; one that was shifted has it near 1."""
 
@@ -43,7 +42,7 @@ def check_values(store: Store, inventory: Inventory, advance: Callable[[int], No
 def check_tensor(store: Store, info: TensorInfo, advance: Callable[[int], None]) -> None:
     """Reads one tensor in chunks; floats must be finite, also the row scales of an n-gram table, markers known."""
     ending = info.name.rpartition(".")[2]
-    for first, chunk in _chunks(store, info):
+    for first, chunk in read_chunks(store, info, CHUNK_BYTES):
         advance(chunk.nbytes)
         if info.dtype == "I16" and ending == "trellis" and len(info.shape) == 2:
             finite = _all_finite(np.ascontiguousarray(chunk[:, 0]), "F16")
@@ -79,17 +78,6 @@ def check_tables(store: Store, inventory: Inventory) -> None:
     """Holds the hash constants of every n-gram table against the config; raises CheckpointError."""
     for table in inventory.tables:
         open_ngram_table(store, table.prefix)
-
-
-def _chunks(store: Store, info: TensorInfo) -> Iterator[tuple[int, np.ndarray]]:
-    """Pieces of a tensor along its first axis, each with the number of its first entry."""
-    if not info.shape or info.nbytes <= CHUNK_BYTES:
-        yield 0, store.read(info.name)
-        return
-    entry_bytes = prod(info.shape[1:]) * DTYPES[info.dtype].itemsize
-    step = max(1, CHUNK_BYTES // entry_bytes)
-    for first in range(0, info.shape[0], step):
-        yield first, store.read_slice(info.name, first, min(first + step, info.shape[0]))
 
 
 def _all_finite(values: np.ndarray, code: str) -> bool:

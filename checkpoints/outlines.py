@@ -3,7 +3,7 @@
 Read next: architecture.py (the network), recipe.py (the forms), sparse.py (how they are written).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from checkpoints.exl3 import BLOCK, MARKERS, TILE
 from checkpoints.naming import MTP_PREFIX, PUBLISHED_PREFIX, text_config
 from checkpoints.recipe import Recipe
 from checkpoints.sparse import Outline
+from checkpoints.write import Entry
 
 NGRAM_FILE = "ngram_embedding.safetensors"
 _MIXER_PREFIX = f"{MTP_PREFIX}hyper_connection_mixer."
@@ -43,7 +44,7 @@ def outline_pack(config: dict, recipe: Recipe) -> dict[str, list[Outline]]:
     return _shards(body, recipe.shards) | {name: outlines for name, outlines in side.items() if outlines}
 
 
-def table_metadata(outlines: list[Outline], recipe: Recipe) -> dict[str, str]:
+def table_metadata(outlines: Sequence[Outline | Entry], recipe: Recipe) -> dict[str, str]:
     """Returns what the file of an n-gram table says about itself."""
     shards = [outline for outline in outlines if outline.name.endswith("trellis")]
     row_dim = next(outline.shape[1] for outline in outlines if outline.name.endswith("head_bias"))

@@ -21,7 +21,7 @@ from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
 from checkpoints.quantiser.scale import find_scale
 from checkpoints.quantiser.tiles import pack_states, to_tiles
 
-__all__ = ["Feedback", "prepare_hessian", "quantize_linear", "quantize_linears", "quantize_rows"]
+__all__ = ["Feedback", "codebook_scale", "prepare_hessian", "quantize_linear", "quantize_linears", "quantize_rows"]
 
 OutScales = Literal["always", "never", "auto"]
 _LARGEST, _SMALLEST = 2.0**14, 2.0**-10
@@ -66,20 +66,23 @@ def quantize_linears(
     *,
     seed: int = 0,
     out_scales: OutScales = "always",
+    scale: float | None = None,
 ) -> list[dict[str, np.ndarray]]:
     """`quantize_linear` of matrices that share their inputs; together, so that a device with many lanes is kept busy.
 
     A matrix's arrays do not depend on those beside it, but for the order in which its feedback products are summed.
+
+    Args:
+      scale: the codebook's factor, from `codebook_scale`; None searches one for each matrix.
     """
     _check(weights, bits, codebook, out_scales)
     inputs = weights[0].shape[0]
     _check_hessian(hessian, inputs)
     prepared = hessian if isinstance(hessian, Feedback) else prepare_hessian(hessian, inputs, seed)
-    scaled = out_scales == "always" or (out_scales == "auto" and (prepared is None or prepared.even))
-    signs_K = _signs(seed, 0, _padded(inputs)) if prepared is None else prepared.signs_K
+    scaled = _scaled(out_scales, prepared)
     padded = [_pad(weight) for weight in weights]
-    layers = [regularise(weight, signs_K, _signs(seed, 1, weight.shape[1]), scaled) for weight in padded]
-    layers = [_at_codebook_scale(layer, bits, codebook, prepared is not None) for layer in layers]
+    layers = [_regular(weight, prepared, seed, scaled) for weight in padded]
+    layers = [_at_codebook_scale(layer, bits, codebook, prepared is not None, scale) for layer in layers]
     lower_KK = None if prepared is None else prepared.lower_KK
     states, found_KN = search_matrix(np.concatenate([x.target_KN for x in layers], axis=1), lower_KK, bits, codebook)
     damped_KK = None if prepared is None else prepared.damped_KK
@@ -90,6 +93,24 @@ def quantize_linears(
         scales = refit_scales(weight, inner_KN, layer.su_K, layer.sv_N, damped_KK, scaled)
         out.append(_arrays(states[:, first // 16 : last // 16], *scales, bits, codebook))
     return out
+
+
+def codebook_scale(
+    weight_KN: Float[np.ndarray, "K N"],
+    bits: float,
+    codebook: str = "mul1",
+    hessian: Feedback | None = None,
+    *,
+    seed: int = 0,
+    out_scales: OutScales = "always",
+) -> float:
+    """The factor that `quantize_linears` would find for a matrix; matrices of one kind differ little in it.
+
+    The search takes several times as long as what it is for, which is worth while where matrices are large.
+    """
+    _check([weight_KN], bits, codebook, out_scales)
+    layer = _regular(_pad(weight_KN), hessian, seed, _scaled(out_scales, hessian))
+    return find_scale(to_tiles(layer.target_KN), bits, codebook, hessian is not None)
 
 
 def prepare_hessian(hessian_II: Float[np.ndarray, "I I"] | None, inputs: int, seed: int = 0) -> Feedback | None:
@@ -148,9 +169,20 @@ def _signs(seed: int, side: int, channels: int) -> Float32[np.ndarray, "C"]:
     return np.random.default_rng([seed, side]).choice(np.array([-1, 1], np.float32), channels)
 
 
-def _at_codebook_scale(layer: Regular, bits: float, codebook: str, fed_back: bool) -> Regular:
-    scale = np.float32(find_scale(to_tiles(layer.target_KN), bits, codebook, fed_back))
-    return Regular(layer.target_KN * scale, layer.su_K / scale, layer.sv_N)
+def _scaled(out_scales: str, prepared: Feedback | None) -> bool:
+    return out_scales == "always" or (out_scales == "auto" and (prepared is None or prepared.even))
+
+
+def _regular(padded_KN: np.ndarray, prepared: Feedback | None, seed: int, scaled: bool) -> Regular:
+    signs_K = _signs(seed, 0, padded_KN.shape[0]) if prepared is None else prepared.signs_K
+    return regularise(padded_KN, signs_K, _signs(seed, 1, padded_KN.shape[1]), scaled)
+
+
+def _at_codebook_scale(layer: Regular, bits: float, codebook: str, fed_back: bool, scale: float | None) -> Regular:
+    if scale is None:
+        scale = find_scale(to_tiles(layer.target_KN), bits, codebook, fed_back)
+    factor = np.float32(scale)
+    return Regular(layer.target_KN * factor, layer.su_K / factor, layer.sv_N)
 
 
 def _arrays(

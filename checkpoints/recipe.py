@@ -51,23 +51,39 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: str) -> Recipe:
-    """Reads a recipe of this package; raises CheckpointError for a name that is none of `recipe_names()`."""
-    if name not in recipe_names():
-        raise CheckpointError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}")
-    facts = tomllib.loads((RECIPES / f"{name}.toml").read_text(encoding="utf-8"))
-    source, table, files, vision = facts["source"], facts["ngram_table"], facts["files"], facts["vision"]
+    """Reads a recipe: one of `recipe_names()`, or a path that ends with `.toml`.
+
+    A file of one's own needs only its [bits]; what else it does not say is unknown, or as in the first published pack.
+    Raises: CheckpointError for a name that is neither, and for a file that is no recipe.
+    """
+    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if not name.endswith(".toml") and name not in recipe_names():
+        raise CheckpointError(f"no recipe {name!r}; there are: {', '.join(recipe_names())}, or a path to a .toml file")
+    try:
+        return _recipe(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: no recipe: {type(error).__name__}: {error}") from error
+
+
+def _recipe(facts: dict) -> Recipe:
+    source, files, vision = (facts.get(part, {}) for part in ("source", "files", "vision"))
+    table = {"bits": 6, "layout": "whole"} | facts.get("ngram_table", {})
+    if not all(isinstance(bits, int | float) for bits in facts["bits"].values()):
+        raise ValueError("[bits] must map patterns to numbers")
     return Recipe(
-        repository=source["repository"],
-        branch=source["branch"],
-        quantization=facts["quantization"],
+        repository=source.get("repository", ""),
+        branch=source.get("branch", ""),
+        quantization={"quant_method": "exl3", "codebook": "mul1"} | facts.get("quantization", {}),
         bits=facts["bits"],
-        dtypes=facts["dtypes"],
+        dtypes=facts.get("dtypes", {}),
         ngram_bits=table["bits"],
         ngram_layout=table["layout"],
-        shards=files["indexed_shards"],
-        mtp_mixer_file=files["mtp_mixer"],
-        vision_file=files["vision"],
-        vision_linears=vision["linears"],
-        vision_bits=vision["bits"],
-        tensors=files["tensors"],
+        shards=files.get("indexed_shards", 0),
+        mtp_mixer_file=files.get("mtp_mixer", ""),
+        vision_file=files.get("vision", ""),
+        vision_linears=vision.get("linears", 0),
+        vision_bits=vision.get("bits", 0),
+        tensors=files.get("tensors", 0),
     )

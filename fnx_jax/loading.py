@@ -1,29 +1,24 @@
 """Host side: from a checkpoint's folder to a `Model` on its devices. Whatever fails leaves nothing there.
 
-Read next: model.py, families/flash_next/load.py.
+Read next: opening.py, model.py, families/flash_next/load.py.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from checkpoints import open_store
-from checkpoints.errors import CheckpointError
-from checkpoints.inventory import check
-from checkpoints.store import Store
 from fnx_jax import backend
-from fnx_jax.families import FAMILIES, Family
-from fnx_jax.families.flash_next.load import Arithmetic, parameter_bytes
+from fnx_jax.families.flash_next.reading import Arithmetic
 from fnx_jax.families.flash_next.sequence import functions
 from fnx_jax.lanes.rounds import Device, DeviceSteps
 from fnx_jax.lanes.state import empty_state
 from fnx_jax.mesh import make_mesh, place_same
 from fnx_jax.model import Model
+from fnx_jax.opening import Checkpoint, open_checkpoint
 from fnx_jax.vocabulary import end_ids, ids_with_token
 
 PAGE = 64
@@ -46,7 +41,7 @@ def load(
     """Reads a checkpoint and places it on a device.
 
     Args:
-      path: an EXL3 pack, or a bf16 checkpoint in the published or the Transformers naming.
+      path: an EXL3 pack, a bf16 checkpoint in the published or the Transformers naming, or a prepared checkpoint.
       devices: how many share the work. dtype: None serves as design; "float32" keeps operands and caches float32.
       lanes: requests that run at once. context: positions a lane may hold, min(8192, the model's) by default.
       draft_head: whether the draft head is loaded. max_rows: rows of one round at most.
@@ -56,11 +51,11 @@ def load(
     """
     backend.require()
     _check_arguments(devices, dtype, lanes, max_rows)
-    store = open_store(path)
+    checkpoint = open_checkpoint(path)
     try:
-        return _load(store, devices, dtype == "float32", lanes, context, draft_head, max_rows, progress)
+        return _load(checkpoint, devices, dtype == "float32", lanes, context, draft_head, max_rows, progress)
     except BaseException:
-        store.close()
+        checkpoint.close()
         raise
 
 
@@ -76,7 +71,7 @@ def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int)
 
 
 def _load(
-    store: Store,
+    checkpoint: Checkpoint,
     devices: int,
     exact: bool,
     lanes: int,
@@ -85,19 +80,18 @@ def _load(
     max_rows: int,
     progress: Callable[[int, int], None],
 ) -> Model:
-    config_json, family = _family(store)
-    inventory = check(store)
-    config = replace(family.read_config(config_json), mtp_layers=inventory.mtp_layers if draft_head else 0)
+    family = checkpoint.family
+    config = replace(family.read_config(checkpoint.config), mtp_layers=checkpoint.mtp_layers if draft_head else 0)
     limit = _context(context, config.max_context)
-    valid, ends = ids_with_token(store.path, config.vocabulary), end_ids(store.path)
+    valid, ends = ids_with_token(checkpoint.path, config.vocabulary), end_ids(checkpoint.path)
     shards, mesh = family.deal(config, devices), make_mesh(devices)
     arithmetic = Arithmetic(exact=exact, decode=jax.default_backend() == "cpu")
-    ngrams, digest = family.open_ngrams(store, config), store.digest()
+    ngrams = family.open_ngrams(checkpoint.rows, config, checkpoint.prefix)
     page = math.ceil(PAGE / config.block) * config.block
     pages = lanes * -(-limit // page)
     cache_dtype = jnp.dtype(jnp.float32 if exact else jnp.bfloat16)
-    meter = _meter(progress, parameter_bytes(store, inventory, config.mtp_layers > 0))
-    params = family.load_params(store, config, shards, mesh, arithmetic, config.mtp_layers > 0, meter)
+    source = checkpoint.source(arithmetic, _meter(progress, checkpoint.leaf_bytes(config.mtp_layers > 0)))
+    params = family.place_params(source, config, shards, mesh, checkpoint.prefix, config.mtp_layers > 0)
     try:
         state = empty_state(family, config, shards, lanes, pages, page, cache_dtype, mesh)
     except BaseException:
@@ -120,18 +114,9 @@ def _load(
         functions=functions(config),
         steps=steps,
         fingerprint=backend.fingerprint("float32" if exact else "served"),
-        checkpoint_digest=digest,
+        checkpoint_digest=checkpoint.digest,
         end_ids=ends,
     )
-
-
-def _family(store: Store) -> tuple[dict[str, Any], Family]:
-    if store.config is None:
-        raise CheckpointError(f"{store.path}: config.json is missing")
-    model_type = store.config.get("model_type")
-    if model_type not in FAMILIES:
-        raise CheckpointError(f"{store.path}: unsupported model_type {model_type!r}; known: {', '.join(FAMILIES)}")
-    return store.config, FAMILIES[model_type]
 
 
 def _context(wanted: int | None, most: int) -> int:

@@ -19,7 +19,7 @@ class Family:
     """The few functions that lanes and the loader call; signatures as in flash_next."""
 
     read_config: Any
-    load_params: Any
+    place_params: Any
     open_ngrams: Any
     deal: Any
     empty_cache: Any
@@ -32,7 +32,7 @@ class Family:
 
 FLASH_NEXT = Family(
     read_config=config.read_config,
-    load_params=load.load_params,
+    place_params=load.place_params,
     open_ngrams=load.open_ngrams,
     deal=shards.deal,
     empty_cache=cache.empty_cache,

@@ -1,6 +1,7 @@
 """Small packs of every form, without weights, and a way to change one tensor of them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from checkpoints import open_store
+from checkpoints.commands import DEMO
 from checkpoints.folder import INDEX
 from checkpoints.recipe import Recipe, read_recipe
 from checkpoints.skeleton import write_skeleton
@@ -101,3 +103,25 @@ def edit_config(folder: Path, edit: Callable[[dict], object]) -> None:
     config = json.loads((folder / "config.json").read_text())
     edit(config)
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def first_layers(folder: Path, layers: int = 2) -> Path:
+    """The first layers of the embedded checkpoint, without a draft head; the first one alone has no n-gram table."""
+    prefix = "model.language_model.layers."
+    with open_store(DEMO) as store:
+        gone = tuple(f"{prefix}{i}." for i in range(layers, store.config["text_config"]["num_hidden_layers"]))
+        names = [name for name in store.names() if not name.startswith((*gone, "mtp."))]
+        table = [name for name in names if ".ngram_embedding." in name]
+        folder.mkdir(parents=True)
+        body = {name: store.read(name) for name in names if name not in table}
+        write_safetensors(folder / "model.safetensors", body, {"format": "pt"})
+        if table:
+            rows, metadata = {n: store.read(n) for n in table}, store.metadata(store.info(table[0]).file.name)
+            write_safetensors(folder / "ngram_embedding.safetensors", rows, metadata)
+        text = store.config["text_config"]
+        text |= {"num_hidden_layers": layers, "layer_types": text["layer_types"][:layers], "mtp_num_hidden_layers": 0}
+        text["ple_layer_ids"] = [layer for layer in text["ple_layer_ids"] if layer <= layers]
+        text.pop("mtp")
+        (folder / "config.json").write_text(json.dumps(store.config | {"text_config": text}))
+    shutil.copyfile(DEMO / "tokenizer.json", folder / "tokenizer.json")
+    return folder

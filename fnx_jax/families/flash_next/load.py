@@ -1,93 +1,65 @@
 """Host side: fills the parameter tree from a store, leaf by leaf, and leaves nothing behind where a leaf fails."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from checkpoints import exl3
 from checkpoints.errors import CheckpointError
 from checkpoints.inventory import Inventory
-from checkpoints.naming import (
-    EXPERT_PROJECTIONS,
-    MTP_PREFIX,
-    expert_layout,
-    expert_prefix,
-    language_prefix,
-    names_under,
-    read_expert,
-)
+from checkpoints.naming import MTP_PREFIX, language_prefix
 from checkpoints.ngram import open_ngram_table
 from checkpoints.store import Store
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.ngram_embedding import NgramTables
 from fnx_jax.families.flash_next.params import ModelParams
 from fnx_jax.families.flash_next.parts import exl3_parts, plain_parts, pool_parts
+from fnx_jax.families.flash_next.reading import Arithmetic, Progress, Source, StoreSource
 from fnx_jax.families.flash_next.shards import Columns, Shards
 from fnx_jax.families.flash_next.weights import model_params
 from fnx_jax.mesh import place_dealt
 from pallas_kernels.dense_matmul import Selected, Weight
-from pallas_kernels.exl3 import DecodedWeight, Exl3Weight, trellis
 from pallas_kernels.expert_matmul import ExpertLines, LineMap
 
-Progress = Callable[[int], None]
-"""Told the file bytes of each leaf that is done."""
+__all__ = ["Arithmetic", "PlacedLeaves", "StoreLeaves", "load_params", "open_ngrams", "parameter_bytes", "place_params"]
 
 
-@dataclass(frozen=True)
-class Arithmetic:
-    """exact: operands and caches stay float32. decode: EXL3 trellises are decoded at load, where no kernel does."""
+class PlacedLeaves:
+    """Leaves from a source, placed on a mesh; each rank gets its own part. `placed` lists what a failure frees."""
 
-    exact: bool
-    decode: bool
-
-
-@dataclass
-class StoreLeaves:
-    """Leaves from a checkpoint, placed on a mesh; each rank gets its own part. `placed` lists what a failure frees."""
-
-    store: Store
-    mesh: Mesh
-    arithmetic: Arithmetic
-    progress: Progress
-    placed: list[jax.Array] = field(default_factory=list)
+    def __init__(self, source: Source, mesh: Mesh):
+        self._source, self._mesh = source, mesh
+        self.placed: list[jax.Array] = []
 
     def plain(self, name: str, shape: tuple[int, ...], rows: Columns | None = None) -> jax.Array:
-        return self._place_rows(self._read(name, shape), rows)
+        return self._place_rows(self._source.plain(name, shape), rows)
 
     def centred(self, name: str, shape: tuple[int, ...]) -> jax.Array:
-        value = self._read(name, shape)
+        value = self._source.plain(name, shape)
         mean = float(np.mean(value.astype(np.float32)))
         # A weight stored around one would be applied as two.
         if not abs(mean) < 0.5:
             raise CheckpointError(
-                f"{self.store.info(name).where}: mean {mean:.3f}, but this norm is stored around zero"
+                f"{self._source.path}: {name} {list(shape)}: mean {mean:.3f}, but this norm is stored around zero"
             )
         return self._place([value])
 
     def conv(self, name: str, channels: int, taps: int, rows: Columns | None = None) -> jax.Array:
-        return self._place_rows(self._read(name, (channels, 1, taps)).reshape(channels, taps), rows)
+        return self._place_rows(self._source.plain(name, (channels, 1, taps)).reshape(channels, taps), rows)
 
     def linear(self, prefix: str, outputs: int, inputs: int, columns: Columns | None = None) -> Weight:
-        if not exl3.is_linear(self.store, prefix):
-            value = self._read(prefix + ".weight", (outputs, inputs))
-            return self._place([value] if columns is None else plain_parts(value, columns))
-        whole = self._exl3(prefix)
+        whole = self._source.linear(prefix, outputs, inputs)
+        if isinstance(whole, np.ndarray):
+            return self._place([whole] if columns is None else plain_parts(whole, columns))
         parts, places = ([whole], None) if columns is None else exl3_parts(whole, columns)
         weight = self._place_trees(parts)
         return weight if places is None else Selected(weight=weight, columns=self._place(places))
 
     def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Shards) -> tuple[ExpertLines, LineMap]:
-        packed = expert_layout(self.store, layer_prefix) == "exl3"
         pools, pool_of, line_of = [], [], []
-        for projection in EXPERT_PROJECTIONS:
-            if packed:
-                weights = [self._exl3(expert_prefix(layer_prefix, e, projection)) for e in range(config.experts)]
-            else:
-                weights = [self._plain_expert(layer_prefix, e, projection) for e in range(config.experts)]
+        for weights in self._source.experts(layer_prefix, config):
             kinds, pool, line = pool_parts(weights, shards.ranks)
             pools.append(tuple(self._place_trees(parts) for parts in kinds))
             pool_of.append(pool)
@@ -104,30 +76,8 @@ class StoreLeaves:
             array.delete()
         self.placed.clear()
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        if name not in self.store:
-            raise CheckpointError(f"{self.store.path}: {name}: missing")
-        info = self.store.info(name)
-        if info.shape != shape:
-            raise CheckpointError(f"{info.where}: shape {list(info.shape)}, but the config asks for {list(shape)}")
-        value = self.store.read(name)
-        self.progress(info.nbytes)
-        return value.astype(np.float32) if self.arithmetic.exact else value
-
-    def _plain_expert(self, layer_prefix: str, expert: int, projection: str) -> np.ndarray:
-        value = read_expert(self.store, layer_prefix, expert, projection)
-        self.progress(value.nbytes)
-        return value.astype(np.float32) if self.arithmetic.exact else value
-
-    def _exl3(self, prefix: str) -> Exl3Weight | DecodedWeight:
-        weight = exl3.read_linear(self.store, prefix)
-        self.progress(sum(self.store.info(name).nbytes for name in names_under(self.store, prefix + ".")))
-        if not self.arithmetic.decode:
-            return weight
-        return trellis.decoded(weight, np.float32 if self.arithmetic.exact else np.float16)
-
     def _place(self, parts: Sequence[np.ndarray]) -> jax.Array:
-        array = place_dealt(parts, self.mesh)
+        array = place_dealt(parts, self._mesh)
         self.placed.append(array)
         return array
 
@@ -136,6 +86,13 @@ class StoreLeaves:
 
     def _place_trees(self, parts: Sequence[Any]) -> Any:
         return jax.tree.map(lambda *leaves: self._place(leaves), *parts)
+
+
+class StoreLeaves(PlacedLeaves):
+    """Leaves from a checkpoint's files."""
+
+    def __init__(self, store: Store, mesh: Mesh, arithmetic: Arithmetic, progress: Progress):
+        super().__init__(StoreSource(store, arithmetic, progress), mesh)
 
 
 def load_params(
@@ -148,9 +105,17 @@ def load_params(
     progress: Progress = lambda nbytes: None,
 ) -> ModelParams:
     """Reads every parameter once and places each rank's part. Raises CheckpointError by name; nothing stays then."""
-    leaves = StoreLeaves(store, mesh, arithmetic, progress)
+    source = StoreSource(store, arithmetic, progress)
+    return place_params(source, config, shards, mesh, language_prefix(store), with_mtp)
+
+
+def place_params(
+    source: Source, config: FlashNextConfig, shards: Shards, mesh: Mesh, prefix: str, with_mtp: bool
+) -> ModelParams:
+    """`load_params` from any source; prefix: of the text model, dot included."""
+    leaves = PlacedLeaves(source, mesh)
     try:
-        return model_params(config, shards, leaves, language_prefix(store), with_mtp)
+        return model_params(config, shards, leaves, prefix, with_mtp)
     except BaseException:
         leaves.free()
         raise
@@ -162,9 +127,16 @@ def parameter_bytes(store: Store, inventory: Inventory, with_mtp: bool) -> int:
     return sum(store.info(name).nbytes for name in inventory.tensors if not name.startswith(unread))
 
 
-def open_ngrams(store: Store, config: FlashNextConfig) -> NgramTables:
-    """Opens the table of every n-gram layer; rows are read when they are needed."""
-    prefix = language_prefix(store)
+def open_ngrams(store: Store | None, config: FlashNextConfig, prefix: str | None = None) -> NgramTables:
+    """Opens the table of every n-gram layer; rows are read when they are needed.
+
+    Args: store: None where no layer has one. prefix: of the text model's names; None asks the store.
+    """
+    if not config.ngram_layers:
+        return NgramTables((), -1)
+    if store is None:
+        raise CheckpointError("the n-gram tables that config.json names are missing")
+    prefix = language_prefix(store) if prefix is None else prefix
     names = [f"{prefix}layers.{layer}.ple.ple_embedding." for layer in config.ngram_layers]
-    eos = config.eos_token_ids[0] if names else -1
+    eos = config.eos_token_ids[0]
     return NgramTables(tuple(open_ngram_table(store, name) for name in names), eos)

@@ -63,10 +63,15 @@ def model_params(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix
     return ModelParams(
         embedding=leaves.plain(f"{prefix}embed_tokens.weight", (config.vocabulary, config.hidden)),
         layers=layers,
-        mixer=_hyper(config, leaves, f"{prefix}hyper_connection_mixer.", inject=False),
+        mixer=final_mixer(config, leaves, prefix),
         head=leaves.linear("lm_head", config.vocabulary, config.hidden, vocabulary_columns(config, shards)),
         mtp=mtp_params(config, shards, leaves) if with_mtp else None,
     )
+
+
+def final_mixer(config: FlashNextConfig, leaves: Leaves, prefix: str) -> HyperWeights:
+    """What the head reads through; prefix as in `model_params`."""
+    return _hyper(config, leaves, f"{prefix}hyper_connection_mixer.", inject=False)
 
 
 def layer_params(config: FlashNextConfig, shards: Shards, leaves: Leaves, prefix: str, layer: int) -> LayerParams:

@@ -24,6 +24,11 @@ def sparse_attention(
 
     The selection passes no gradient, so the index projection and its norms get zeros.
     """
+    return linear(gated_values(x_TD, params, config), params.o, config.hidden)
+
+
+def gated_values(x_TD: Float[Array, "T D"], params: AttentionParams, config: FlashNextConfig) -> Float[Array, "T O"]:
+    """What the output projection reads: each head's attended values times its gate, heads side by side."""
     rows, size, groups = x_TD.shape[0], config.head_size, config.kv_heads
     q = linear(x_TD, params.q, 2 * config.heads * size).reshape(rows, config.heads, 2 * size)
     k = linear(x_TD, params.k, groups * size).reshape(rows, groups, size)
@@ -32,8 +37,7 @@ def sparse_attention(
     scores = _einsum("tghk,sgk->tghs", query, _turned(k, params.k_norm, config)) / math.sqrt(size)
     visible = visible_tokens(x_TD, params, config)[:, None, None, :]
     out = _einsum("tghs,sgk->tghk", jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1), v)
-    gated = out.reshape(rows, config.heads, size) * jax.nn.sigmoid(q[..., size:])
-    return linear(gated.reshape(rows, -1), params.o, config.hidden)
+    return (out.reshape(rows, config.heads, size) * jax.nn.sigmoid(q[..., size:])).reshape(rows, -1)
 
 
 def visible_tokens(x_TD: Float[Array, "T D"], params: AttentionParams, config: FlashNextConfig) -> Bool[Array, "T S"]:

@@ -55,8 +55,15 @@ def delta_output(
     read_THV: Float[Array, "T H dv"], x_TD: Float[Array, "T D"], params: DeltaParams, config: FlashNextConfig
 ) -> Float[Array, "T D"]:
     """Norms each head's read-out, gates it by z and projects it."""
+    return linear(gated_values(read_THV, x_TD, params, config), params.out, config.hidden)
+
+
+def gated_values(
+    read_THV: Float[Array, "T H dv"], x_TD: Float[Array, "T D"], params: DeltaParams, config: FlashNextConfig
+) -> Float[Array, "T O"]:
+    """What the output projection reads: each head's normed read-out times its gate, heads side by side."""
     values = config.delta_value_heads * config.delta_value_size
     activation = jax.nn.sigmoid if config.delta_gate == "sigmoid" else jax.nn.silu
     gate = activation(linear(x_TD, params.z, values)).reshape(read_THV.shape)
     normed = unit_rms(read_THV, config.norm_eps) * params.norm.astype(x_TD.dtype)[None, None, :]
-    return linear((normed * gate).reshape(-1, values), params.out, config.hidden)
+    return (normed * gate).reshape(-1, values)

@@ -4,6 +4,9 @@ Dense, and so differentiable through picks' weights and experts alike; one exper
 Read next: ngram.py, network.py.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -15,6 +18,9 @@ from fnx_jax.families.flash_next.sequence.dense import dot, linear
 from fnx_jax.families.flash_next.sequence.positions import positions
 from pallas_kernels.dense_matmul import Weight
 from pallas_kernels.expert_matmul import ExpertLines, LineMap, Pools
+
+Project = Callable[[Array], Array]
+"""Rows in, rows out."""
 
 
 def moe(x_TD: Float[Array, "T D"], params: MoeParams, config: FlashNextConfig) -> Float[Array, "T D"]:
@@ -39,8 +45,15 @@ def shared_expert(
     x_TD: Float[Array, "T D"], params: SharedExpertParams, config: FlashNextConfig
 ) -> Float[Array, "T D"]:
     """The expert that every row visits, times its gate."""
-    hidden = jax.nn.silu(linear(x_TD, params.gate, config.shared_ffn)) * linear(x_TD, params.up, config.shared_ffn)
+    hidden = shared_hidden(x_TD, params, config)
     return jax.nn.sigmoid(linear(x_TD, params.scale, 1)) * linear(hidden, params.down, config.hidden)
+
+
+def shared_hidden(
+    x_TD: Float[Array, "T D"], params: SharedExpertParams, config: FlashNextConfig
+) -> Float[Array, "T F"]:
+    """What the shared expert's down projection reads."""
+    return jax.nn.silu(linear(x_TD, params.gate, config.shared_ffn)) * linear(x_TD, params.up, config.shared_ffn)
 
 
 def routed_experts(
@@ -57,17 +70,39 @@ def routed_experts(
     """
     row = positions(x_TD.shape[0])[:, None]
     weight_TE = jnp.zeros((x_TD.shape[0], config.experts), x_TD.dtype).at[row, expert_TA].set(weight_TA)
+
+    def add_expert(total: Array, down: Project, hidden_TF: Array, weight_T: Array) -> tuple[Array, None]:
+        return total + weight_T[:, None] * down(hidden_TF), None
+
+    return scan_experts(add_expert, jnp.zeros_like(x_TD), weight_TE.T, x_TD, lines, line_map, config)[0]
+
+
+def scan_experts(
+    visit: Callable[[Any, Project, Array, Any], tuple[Any, Any]],
+    start: Any,
+    own: Any,
+    x_TD: Float[Array, "T D"],
+    lines: ExpertLines,
+    line_map: LineMap,
+    config: FlashNextConfig,
+) -> tuple[Any, Any]:
+    """lax.scan over experts in id order, one of them decoded at a time.
+
+    Args:
+      visit: takes the carry, an expert's down projection, what that reads for every row [T, F], and the expert's entry
+        of `own`; returns the next carry and what is stacked. start: the first carry. own: leaves [E, ...].
+    Raises: ValueError where not every expert has a line: experts must be resident.
+    """
     gate, up, down = lines.gate, lines.up, lines.down
     ordered = tuple(_by_expert(pools, line_map.line_PE[p], config) for p, pools in enumerate((gate, up, down)))
 
-    def add_expert(total: Array, expert: tuple) -> tuple[Array, None]:
-        own, pool, line, weight_T = expert
-        hidden = jax.nn.silu(_project(x_TD, gate, own[0], pool[0], line[0], config.expert_ffn))
-        hidden = hidden * _project(x_TD, up, own[1], pool[1], line[1], config.expert_ffn)
-        return total + weight_T[:, None] * _project(hidden, down, own[2], pool[2], line[2], config.hidden), None
+    def step(carry: Any, expert: tuple) -> tuple[Any, Any]:
+        weight, pool, line, entry = expert
+        hidden = jax.nn.silu(_project(x_TD, gate, weight[0], pool[0], line[0], config.expert_ffn))
+        hidden = hidden * _project(x_TD, up, weight[1], pool[1], line[1], config.expert_ffn)
+        return visit(carry, lambda h: _project(h, down, weight[2], pool[2], line[2], config.hidden), hidden, entry)
 
-    experts = (ordered, line_map.pool_PE.T, line_map.line_PE.T, weight_TE.T)
-    return lax.scan(add_expert, jnp.zeros_like(x_TD), experts)[0]
+    return lax.scan(step, start, (ordered, line_map.pool_PE.T, line_map.line_PE.T, own))
 
 
 def _by_expert(pools: Pools, line_E: Int[Array, " E"], config: FlashNextConfig) -> Weight | None:

@@ -81,11 +81,26 @@ def mtp_streams(
     They take the place of the main model's streams in a longer draft.
     """
     mtp = _draft_head(params)
-    embedding = cast_up(params.embedding[next_token_T])
-    token = linear(centred_rms(embedding, mtp.norm_embedding, config.norm_eps), mtp.fc_embedding, config.hidden)
-    hidden = centred_rms(streams, mtp.norm_hidden, config.norm_eps).reshape(-1, config.streams, config.hidden)
+    fused = mtp_fused(mtp, config, *mtp_inputs(mtp, config, streams, params.embedding[next_token_T]))
+    return layer(fused, mtp.layer, config, None, None)
+
+
+def mtp_inputs(
+    mtp: MtpParams, config: FlashNextConfig, streams: Float[Array, "T N"], embedding_TD: Float[Array, "T D"]
+) -> tuple[Float[Array, "T D"], Float[Array, "T n D"]]:
+    """What fc_embedding and fc_hidden read, the embeddings being those of the next tokens."""
+    token = centred_rms(cast_up(embedding_TD), mtp.norm_embedding, config.norm_eps)
+    hidden = centred_rms(streams, mtp.norm_hidden, config.norm_eps)
+    return token, hidden.reshape(-1, config.streams, config.hidden)
+
+
+def mtp_fused(
+    mtp: MtpParams, config: FlashNextConfig, token_TD: Float[Array, "T D"], hidden: Float[Array, "T n D"]
+) -> Float[Array, "T N"]:
+    """The streams that enter the draft layer."""
+    token = linear(token_TD, mtp.fc_embedding, config.hidden)
     fused = linear(hidden, mtp.fc_hidden, config.hidden) + token[:, None, :]
-    return layer(fused.reshape(streams.shape), mtp.layer, config, None, None)
+    return fused.reshape(len(token_TD), -1)
 
 
 def mtp_logits(params: ModelParams, config: FlashNextConfig, streams: Float[Array, "T N"]) -> Float[Array, "T V"]:

@@ -1,0 +1,147 @@
+"""Host side: a plain checkpoint as an EXL3 pack, unit by unit; parts of a unit are files until it is whole.
+
+Read next: jobs.py (what is quantised together), tables.py (n-gram tables), pack.py (whole files and config).
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from checkpoints.architecture import Linear
+from checkpoints.converter.jobs import Job, inputs_of, read_weight, unit_jobs
+from checkpoints.converter.units import Unit
+from checkpoints.converter.workplace import Workplace
+from checkpoints.errors import CheckpointError
+from checkpoints.exl3 import MARKERS
+from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
+from checkpoints.quantize import Feedback, codebook_scale, prepare_hessian, quantize_linears
+from checkpoints.recipe import Recipe
+from checkpoints.store import Store
+from checkpoints.write import write_safetensors
+
+Advance = Callable[..., None]
+"""Told of weights done, in bytes of two each; `again=True` where an earlier run did them."""
+WEIGHT_BYTES = 2
+_LARGEST_ERROR = 0.9
+"""Relative squared error beyond which a layer cannot be what was asked for."""
+
+
+class Calibrator(Protocol):
+    """Runs calibration rows through the layers that are quantised already, and tells what the next ones read.
+
+    Units come in order; a run that is taken up calls `end` for all finished ones again. rows, columns: of token ids.
+    """
+
+    rows: int
+    columns: int
+
+    def hessians(self, unit: Unit) -> Mapping[str, np.ndarray]:
+        """X^T X / rows of a unit's inputs, by `jobs.inputs_of`, float32 [K, K]; of those that are known."""
+        ...
+
+    def end(self, unit: Unit, file: Path) -> None:
+        """Takes the rows through a unit as its finished file holds it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a pack is to be.
+
+    widths: bits by module; a linear without one stays plain. recipe: dtypes of plain tensors and side files.
+    ngram_bits: of n-gram rows, 0 keeps them plain. out_scales, seed: see `quantize_linear`. shared_scales: one
+    search of the codebook's factor a job.
+    """
+
+    widths: Mapping[str, float]
+    recipe: Recipe
+    codebook: str
+    ngram_bits: int
+    out_scales: str
+    shared_scales: bool
+    seed: int
+
+
+def quantise_unit(
+    store: Store, work: Workplace, unit: Unit, settings: Settings, calibrator: Calibrator | None, advance: Advance
+) -> list[Path]:
+    """Quantises the linears of a unit, each job a file of `work.pieces`; returns those files.
+
+    Raises: CheckpointError naming the linear where a weight is not finite or the result is not near it.
+    """
+    jobs = unit_jobs(unit, settings.widths)
+    files = [work.pieces / f"{unit.name.replace(' ', '-')}-{job.number:04d}.safetensors" for job in jobs]
+    hessians: Mapping[str, np.ndarray] = {}
+    if calibrator is not None and not all(file.exists() for file in files):
+        hessians = calibrator.hessians(unit)
+    prepared: dict[str, Feedback | None] = {}
+    for job, file in zip(jobs, files, strict=True):
+        again = file.exists()
+        if not again:
+            _quantise_job(store, file, job, settings, hessians, prepared)
+        advance(job.weights * WEIGHT_BYTES, again=again)
+    return files
+
+
+def errors_in(metadata: Mapping[str, str]) -> dict[str, float]:
+    """Relative squared error of each linear of a piece, by the metadata of its file."""
+    return json.loads(metadata["relative_error"])
+
+
+def _quantise_job(
+    store: Store, file: Path, job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], prepared: dict
+) -> None:
+    weights = {linear.name: read_weight(store, linear) for linear in job.linears}
+    tensors: dict[str, np.ndarray] = {}
+    errors: dict[str, float] = {}
+    for names, hessian, seed in _calls(job, settings, hessians, prepared):
+        try:
+            layers = _quantised([weights[name] for name in names], job.bits, settings, hessian, seed)
+        except ValueError as error:
+            raise CheckpointError(f"{store.path}: {names[0]}: {error}") from error
+        for name, layer in zip(names, layers, strict=True):
+            errors[name] = _relative_error(layer, weights[name], settings.codebook)
+            if not errors[name] <= _LARGEST_ERROR:
+                raise CheckpointError(f"{store.path}: {name}: error {errors[name]:.3f} of the weights' square")
+            tensors |= {f"{name}.{part}": array for part, array in layer.items()}
+    write_safetensors(file, tensors, {"relative_error": json.dumps(errors)})
+
+
+def _calls(job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], prepared: dict):
+    """Yields what is searched at once: linears that read the same rows, or all of a job where nothing is known of them.
+
+    A Hessian is prepared once for all jobs of a unit, and so are its signs.
+    """
+    groups: dict[str, list[Linear]] = {}
+    for linear in job.linears:
+        groups.setdefault(inputs_of(linear.name) if hessians else "", []).append(linear)
+    for inputs, linears in groups.items():
+        seed = zlib.crc32(f"{settings.seed} {inputs or inputs_of(linears[0].name)}".encode())
+        if inputs and inputs not in prepared:
+            prepared[inputs] = prepare_hessian(hessians.get(inputs), linears[0].shape[1], seed)
+        yield [linear.name for linear in linears], prepared.get(inputs), seed
+
+
+def _quantised(weights: list[np.ndarray], bits: float, settings: Settings, hessian, seed: int) -> list[dict]:
+    shared: dict[str, Any] = {"seed": seed, "out_scales": settings.out_scales}
+    scale = None
+    if settings.shared_scales:
+        scale = codebook_scale(weights[0], bits, settings.codebook, hessian, **shared)
+    return quantize_linears(weights, bits, settings.codebook, hessian, scale=scale, **shared)
+
+
+def _relative_error(layer: Mapping[str, np.ndarray], weight_KN: np.ndarray, codebook: str) -> float:
+    """Of the layer as a reader of the file multiplies it out; 0 where there is nothing but zeros."""
+    from pallas_kernels.exl3 import decode_numpy
+
+    assert codebook not in MARKERS or codebook in layer
+    inner = rotate_rows(rotate_columns(decode_numpy(layer["trellis"], codebook).astype(np.float32)))
+    found = layer["suh"].astype(np.float32)[:, None] * inner * layer["svh"].astype(np.float32)
+    K, N = weight_KN.shape
+    size = float(np.sum(np.square(weight_KN, dtype=np.float64)))
+    return float(np.sum(np.square(found[:K, :N] - weight_KN, dtype=np.float64))) / size if size else 0.0

@@ -55,8 +55,7 @@ def accepted(
     clean = np.where(real_BT, token_BT, hash_.eos).astype(np.int32)
     window = np.concatenate([np.full((B, len(hash_.multipliers) - 1), hash_.eos, np.int32), clean], axis=1)
     batch = Batch(token=clean, ngram=hash_.row_ids(window))
-    find = jax.jit(partial(_agree, config=config, depths=depths, temperature=temperature))
-    agree_dBT = np.asarray(find(learner(trained), trained.params, batch))
+    agree_dBT = np.asarray(_agree(learner(trained), trained.params, batch, config, depths, temperature))
     whole_BT = np.ones((B, T), bool)
     whole_BT[:, : max(prompt - 2, 0)] = False
     shares = []
@@ -69,8 +68,9 @@ def accepted(
     return shares
 
 
+@partial(jax.jit, static_argnums=(3, 4, 5))
 def _agree(
-    main: Learner, params: ModelParams, batch: Batch, *, config: FlashNextConfig, depths: int, temperature: float
+    main: Learner, params: ModelParams, batch: Batch, config: FlashNextConfig, depths: int, temperature: float
 ) -> Bool[Array, "d B T"]:
     """Whether the draft of row i at depth d is token i + d + 1."""
     B, T = batch.token.shape

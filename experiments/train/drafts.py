@@ -11,10 +11,9 @@ from jaxtyping import Array, Float, Int
 from experiments.train import attention
 from experiments.train.network import Side, after_mixer, read
 from fnx_jax.families.flash_next.config import FlashNextConfig
-from fnx_jax.families.flash_next.params import AttentionParams, ModelParams, MtpParams
+from fnx_jax.families.flash_next.params import AttentionParams, ModelParams
 from fnx_jax.families.flash_next.sequence import residual
-from fnx_jax.families.flash_next.sequence.dense import linear
-from fnx_jax.families.flash_next.sequence.norms import centred_rms
+from fnx_jax.families.flash_next.sequence.network import mtp_fused, mtp_inputs
 
 
 def draft_hidden(
@@ -36,7 +35,8 @@ def draft_hidden(
     shape, out, chained, side = token_BT.shape, [], [], Side(jnp.float32(0), ())
     first = seen = None
     for depth in range(1, depths + 1):
-        streams = _fused(mtp, config, streams, params.embedding[jnp.roll(token_BT, -depth, axis=1).reshape(-1)])
+        embedding_RD = params.embedding[jnp.roll(token_BT, -depth, axis=1).reshape(-1)]
+        streams = mtp_fused(mtp, config, *mtp_inputs(mtp, config, streams, embedding_RD))
         x, gate = read(streams, layer.mixer_hyper, config)
         rows = attention.heads(x, layer.mixer, config, shape, first_position=depth - 1)
         if first is None:
@@ -51,11 +51,3 @@ def draft_hidden(
         side = side + Side(index, (routing,))
         out.append(residual.read_only(streams, mtp.mixer, config))
     return out, side
-
-
-def _fused(
-    mtp: MtpParams, config: FlashNextConfig, streams: Float[Array, "R N"], embedding_RD: Float[Array, "R D"]
-) -> Float[Array, "R N"]:
-    token = linear(centred_rms(embedding_RD, mtp.norm_embedding, config.norm_eps), mtp.fc_embedding, config.hidden)
-    hidden = centred_rms(streams, mtp.norm_hidden, config.norm_eps).reshape(-1, config.streams, config.hidden)
-    return (linear(hidden, mtp.fc_hidden, config.hidden) + token[:, None, :]).reshape(streams.shape)

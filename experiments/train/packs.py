@@ -31,7 +31,7 @@ def convert(source: Path, out: Path, pack: Pack, calibration_BT: Int[np.ndarray,
     """Makes a pack of a plain checkpoint where it is not there yet; its folder. Raises where the converter fails."""
     if out.exists():
         return out
-    flags = list(pack.flags)
+    flags = ["--pad", *pack.flags]
     if pack.calibrated:
         rows = out.parent / "calibration.npy"
         np.save(rows, calibration_BT.reshape(-1))

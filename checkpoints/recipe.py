@@ -72,6 +72,10 @@ def _recipe(facts: dict) -> Recipe:
     table = {"bits": 6, "layout": "whole"} | facts.get("ngram_table", {})
     if not all(isinstance(bits, int | float) for bits in facts["bits"].values()):
         raise ValueError("[bits] must map patterns to numbers")
+    if not set(facts.get("dtypes", {}).values()) <= {"BF16", "F16", "F32"}:
+        raise ValueError("[dtypes] must map patterns to BF16, F16 or F32")
+    if table["layout"] not in ("whole", "shards"):
+        raise ValueError(f"[ngram_table] layout {table['layout']!r}, 'whole' or 'shards' was wanted")
     return Recipe(
         repository=source.get("repository", ""),
         branch=source.get("branch", ""),

@@ -7,6 +7,7 @@ next: families/flash_next/reading.py, opening.py.
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +127,8 @@ def write_parts(
     A part that is there is whole, and is only read. done: told of each part that is written.
     Raises: CheckpointError where what is read differs.
     """
+    for leftover in (folder / ARRAYS).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(leftover)
     recorder = _Recorder(source, prefix, folder, done)
     model_params(config, deal(config, 1), recorder, prefix, config.mtp_layers > 0)
     recorder.close()

@@ -7,11 +7,12 @@ from pathlib import Path
 import jax
 
 from checkpoints.chunks import read_chunks
+from checkpoints.converter.repack import compare_tensor
 from checkpoints.converter.texts import copy_texts
 from checkpoints.inventory import Inventory
 from checkpoints.naming import language_prefix
 from checkpoints.outlines import NGRAM_FILE
-from checkpoints.store import Store
+from checkpoints.store import Store, open_store
 from checkpoints.write import Entry, write_entries, write_json
 from fnx_jax.families.flash_next.config import read_config
 from fnx_jax.families.flash_next.reading import Arithmetic, Progress, StoreSource
@@ -39,6 +40,9 @@ def prepare(store: Store, inventory: Inventory, folder: Path, kind: Arithmetic, 
             for info in map(store.info, names)
         ]
         write_entries(folder / NGRAM_FILE, entries, metadata)
+        with open_store(folder / NGRAM_FILE) as copy:
+            for name in names:
+                compare_tensor(store, copy, name, lambda nbytes: None)
     copy_texts(store.path, folder)
     write_json(folder / "config.json", store.config)
     about = About(store.digest(), prefix, inventory.mtp_layers, kind.exact, kind.decode, nbytes)

@@ -46,10 +46,16 @@ def compare(store: Store, copy: Store, advance: Advance) -> None:
             raise CheckpointError(f"{ours.where}: differs from {theirs.where}")
         if ours.nbytes % ALIGNMENT == 0 and ours.start % ALIGNMENT:
             raise CheckpointError(f"{ours.where}: starts at byte {ours.start}, not a multiple of {ALIGNMENT}")
-        for (first, wanted), (_, found) in zip(read_chunks(store, theirs), read_chunks(copy, ours), strict=True):
-            if not np.array_equal(wanted.reshape(-1).view(np.uint8), found.reshape(-1).view(np.uint8)):
-                raise CheckpointError(f"{ours.where}: the entries from {first} on differ from {theirs.file}")
-            advance(wanted.nbytes)
+        compare_tensor(store, copy, name, advance)
+
+
+def compare_tensor(store: Store, copy: Store, name: str, advance: Advance) -> None:
+    """Raises CheckpointError where the bytes of a tensor differ."""
+    ours, theirs = copy.info(name), store.info(name)
+    for (first, wanted), (_, found) in zip(read_chunks(store, theirs), read_chunks(copy, ours), strict=True):
+        if not np.array_equal(wanted.reshape(-1).view(np.uint8), found.reshape(-1).view(np.uint8)):
+            raise CheckpointError(f"{ours.where}: the entries from {first} on differ from {theirs.file}")
+        advance(wanted.nbytes)
 
 
 def _copied(store: Store, info: TensorInfo, advance: Advance):

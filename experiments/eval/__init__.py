@@ -1,0 +1,1 @@
+"""Evaluations of a checkpoint, each one file: python -m experiments.eval.NAME --help."""

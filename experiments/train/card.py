@@ -28,8 +28,8 @@ written; it answers no questions.
 
 ## How well it predicts held-out code
 
-| | loss, nats a token | perplexity | bits a byte | top-1 agreement with bf16 |
-| --- | --- | --- | --- | --- |
+| | loss, nats a token | perplexity | bits a byte | top-1 agreement with bf16 | KL, nats a token |
+| --- | --- | --- | --- | --- | --- |
 {losses}
 
 {verdict} The packs of 2, 3 and 4 bits have every linear at that width and the n-gram table in bf16; LDLQ feeds errors
@@ -93,8 +93,8 @@ def _losses(figures: Mapping[str, Any]) -> list[str]:
     for name, found in named.items():
         loss = found["loss"]
         byte = loss / math.log(2) / figures["bytes_per_token"]
-        agrees = f"{found['agreement']:.3f}" if "agreement" in found else ""
-        rows.append(_row(name, [f"{loss:.3f}", f"{math.exp(loss):.1f}", f"{byte:.2f}", agrees]))
+        near = [f"{found[key]:.3f}" if key in found else "" for key in ("agreement", "kl")]
+        rows.append(_row(name, [f"{loss:.3f}", f"{math.exp(loss):.1f}", f"{byte:.2f}", *near]))
     return rows
 
 

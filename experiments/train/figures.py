@@ -14,6 +14,8 @@ import jax
 import numpy as np
 
 import fnx_jax
+from checkpoints.store import open_store
+from experiments.eval import fidelity, perplexity
 from experiments.train import held_out, packs
 from experiments.train.acceptance import accepted, continuations
 from experiments.train.backoff import backoff
@@ -62,12 +64,12 @@ class Figures:
         self._keep("bytes_per_token", lambda: self.lesson.held_out_bytes / len(self.lesson.held_out))
         self._keep("trigram", lambda: self._trigram(text))
         self._keep("experts", lambda: _usage(trained, self.lesson, hash_, text))
-        reference = self._keep("bf16", lambda: self._quality(self.plain, text, None))
+        self._keep("bf16", lambda: self._reference(text))
         for bits in (2, 3, 4):
             for calibrated in (True, False):
                 pack = packs.compared(bits, calibrated)
-                self._keep(pack.name, partial(self._pack, pack, text, reference["choices"]))
-        self._keep("demo", partial(self._pack, packs.DEMO, text, reference["choices"]))
+                self._keep(pack.name, partial(self._pack, pack, text))
+        self._keep("demo", partial(self._pack, packs.DEMO, text))
         self._keep("accepted_bf16", lambda: self._drafts(trained, self.plain, hash_))
         folder = packs.dequantised(self.work / packs.DEMO.name, self.work / "demo_plain")
         multiplied = read_checkpoint(folder, self.lesson.config)
@@ -77,19 +79,20 @@ class Figures:
     def _trigram(self, text: held_out.Windows) -> float:
         return held_out.backoff_loss(backoff(self.lesson.train, self.lesson.config.vocabulary), text)
 
-    def _pack(self, pack: packs.Pack, text: held_out.Windows, choices: list) -> dict:
-        batches = Batches(self.lesson.train, ngram_hash(self.lesson.config), self.sample.calibration, 512, self.seed)
-        folder = packs.convert(self.plain, self.work / pack.name, pack, batches.batch(0).token[:, :-1])
-        return self._quality(folder, text, choices)
+    def _reference(self, text: held_out.Windows) -> dict[str, float]:
+        model = self._load(self.plain)
+        some_BT = text.token_BT[: self.sample.choice_windows]
+        fidelity.write_reference(model, some_BT, self.lesson.config.vocabulary, self._logits)
+        return {"loss": perplexity.evaluate(model, text.token_BT).nats}
 
-    def _quality(self, folder: Path, text: held_out.Windows, choices: list | None) -> dict:
-        model = self._load(folder)
-        some = held_out.Windows(text.token_BT[: self.sample.choice_windows])
-        ours = held_out.choices(model, some)
-        found = {"loss": held_out.loss(model, text)}
-        if choices is None:
-            return found | {"choices": ours.tolist()}
-        return found | {"agreement": held_out.agreement(ours, np.array(choices))}
+    def _pack(self, pack: packs.Pack, text: held_out.Windows) -> dict[str, float]:
+        length = self.sample.length
+        batches = Batches(self.lesson.train, ngram_hash(self.lesson.config), self.sample.calibration, length, self.seed)
+        model = self._load(packs.convert(self.plain, self.work / pack.name, pack, batches.batch(0).token[:, :-1]))
+        with open_store(self._logits) as reference:
+            near = fidelity.evaluate(model, reference)
+        nats = perplexity.evaluate(model, text.token_BT).nats
+        return {"loss": nats, "agreement": near.agreement, "kl": near.kl}
 
     def _drafts(self, trained: Trained, folder: Path, hash_: NgramHash) -> dict[str, list[float]]:
         model, sample = self._load(folder), self.sample
@@ -111,20 +114,19 @@ class Figures:
             unfinished = self._file.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
             unfinished.replace(self._file)
-            shown = {key: value for key, value in _named(name, known[name]).items() if key != "choices"}
-            print(json.dumps(shown), flush=True)
+            print(json.dumps({name: known[name]}), flush=True)
         return known[name]
 
     def _read(self) -> dict[str, Any]:
         return json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
 
     @property
+    def _logits(self) -> Path:
+        return self.work / "reference.safetensors"
+
+    @property
     def _file(self) -> Path:
         return self.work / "figures.json"
-
-
-def _named(name: str, value: Any) -> dict[str, Any]:
-    return {"figure": name} | (value if isinstance(value, dict) else {"value": value})
 
 
 def _sizes(trained: Trained) -> dict[str, int]:

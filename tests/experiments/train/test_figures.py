@@ -10,6 +10,7 @@ import pytest
 from experiments.demo_figures import smooth
 from experiments.train import card, held_out
 from experiments.train.acceptance import accepted
+from experiments.train.backoff import backoff
 from experiments.train.batches import ngram_hash
 from experiments.train.curve import curve
 from experiments.train.drafts import draft_hidden
@@ -25,11 +26,15 @@ FIGURES = {
     "bytes_per_token": 3.5,
     "trigram": 3.0,
     "experts": [[0.5, 0.5], [1.0, 0.0]],
-    "bf16": {"loss": 2.75, "choices": []},
-    "demo": {"loss": 2.8, "agreement": 0.93},
+    "bf16": {"loss": 2.75},
+    "demo": {"loss": 2.8, "agreement": 0.93, "kl": 0.021},
     "accepted_bf16": {"temperature_0": [0.61, 0.5], "temperature_1": [0.41, float("nan")]},
     "accepted_demo": {"temperature_0": [0.6, 0.5], "temperature_1": [0.4, 0.3]},
-} | {f"bits_{bits}{kind}": {"loss": 3 - bits / 20, "agreement": 0.9} for bits in (2, 3, 4) for kind in ("", "_no_ldlq")}
+} | {
+    f"bits_{bits}{kind}": {"loss": 3 - bits / 20, "agreement": 0.9, "kl": 0.1}
+    for bits in (2, 3, 4)
+    for kind in ("", "_no_ldlq")
+}
 
 
 def test_card_shows_every_figure_and_says_which_model_is_better():
@@ -37,7 +42,7 @@ def test_card_shows_every_figure_and_says_which_model_is_better():
     assert "6.4 M parameters" in text and "5.1 M in the n-gram table" in text
     assert "0.250 nats a token below that of" in text
     bits_a_byte = 2.75 / math.log(2) / 3.5
-    assert f"| bf16 | 2.750 | 15.6 | {bits_a_byte:.2f} |  |" in text
+    assert f"| bf16 | 2.750 | 15.6 | {bits_a_byte:.2f} |  |  |" in text and "| 0.930 | 0.021 |" in text
     assert "| this pack, greedy | 0.60 | 0.50 |" in text and "| bf16, temperature 1 | 0.41 | nan |" in text
     assert "| 0 | 0.500 | 0.500 | 2.0 of 2 |" in text and "| 1 | 0.000 | 1.000 | 1.0 of 2 |" in text
     assert "0.500 nats a token above" in card.model_card(FIGURES | {"trigram": 2.25}, calibration=64)
@@ -57,7 +62,13 @@ def test_curve_is_a_picture_of_its_points():
 
 def test_windows_are_cut_from_the_whole_stream():
     text = held_out.windows(np.arange(100), count=4, length=10)
-    assert text.token_BT[:, 0].tolist() == [0, 30, 60, 90] and text.judged == 32
+    assert text.token_BT[:, 0].tolist() == [1, 30, 60, 90] and text.before_B.tolist() == [0, 29, 59, 89]
+    assert text.token_BT[3].tolist() == list(range(90, 100))
+    model = backoff(np.arange(100), vocabulary=128)
+    one = model.log_probabilities(np.arange(29, 40))
+    assert np.isclose(
+        held_out.backoff_loss(model, held_out.Windows(text.token_BT[1:2], text.before_B[1:2])), -one.mean()
+    )
     with pytest.raises(ValueError, match="window"):
         held_out.windows(np.arange(5), 1, 10)
 

@@ -49,29 +49,37 @@ def rule_by_chunks(inputs: RuleInputs, chunk: int) -> Float[Array, "T H dv"]:
         raise ValueError(f"rule_by_chunks: a chunk of {chunk} rows")
     rows, heads, size = inputs.v.shape
     # A row of zeros leaves the state as it is, so the last chunk may be filled with them.
-    chunks = _inside_chunks(jax.tree.map(lambda a: _cut(a, chunk), inputs))
-    out = lax.scan(_chunk_step, _empty_state(inputs), chunks)[1]
+    chunks = jax.tree.map(lambda a: cut_chunks(a, chunk), inputs)
+    out = lax.scan(_advance, _empty_state(inputs), _inside(chunks))[1]
     return out.swapaxes(1, 2).reshape(-1, heads, size)[:rows]
+
+
+def chunk_step(
+    state: Float[Array, "H dk dv"], rows: RuleInputs
+) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
+    """Takes one chunk into the state. Returns the state after it and the rows' read-outs."""
+    return _advance(state, _inside(rows))
 
 
 @struct.dataclass
 class _Chunk:
     """What of a chunk does not depend on the state: U = own - seen S, O = gained S + mixed U, and how S moves on."""
 
-    own: jax.Array  # [n, H, c, dv]
-    seen: jax.Array  # [n, H, c, dk]
-    gained: jax.Array  # [n, H, c, dk]
-    mixed: jax.Array  # [n, H, c, c]
-    faded_keys: jax.Array  # [n, H, dk, c]
-    fade: jax.Array  # [n, H, 1, 1]
+    own: jax.Array  # [..., H, c, dv]
+    seen: jax.Array  # [..., H, c, dk]
+    gained: jax.Array  # [..., H, c, dk]
+    mixed: jax.Array  # [..., H, c, c]
+    faded_keys: jax.Array  # [..., H, dk, c]
+    fade: jax.Array  # [..., H, 1, 1]
 
 
-def _inside_chunks(rows: RuleInputs) -> _Chunk:
-    total = jnp.cumsum(rows.log_decay, axis=2)
-    lower = jnp.tril(jnp.ones((total.shape[2], total.shape[2]), bool))[None, None]
+def _inside(rows: RuleInputs) -> _Chunk:
+    """Of one chunk, or of many along a leading axis: all at once, where the walk over them would be one by one."""
+    total = jnp.cumsum(rows.log_decay, axis=-1)
+    span = total[..., :, None] - total[..., None, :]
     # The exponent is masked before exp: above the diagonal it is positive and may overflow.
-    decay = jnp.exp(jnp.where(lower, total[..., :, None] - total[..., None, :], -jnp.inf))
-    gain, beta, keys_T = jnp.exp(total)[..., None], rows.beta[..., None], rows.k.swapaxes(2, 3)
+    decay = jnp.exp(jnp.where(jnp.tril(jnp.ones(span.shape, bool)), span, -jnp.inf))
+    gain, beta, keys_T = jnp.exp(total)[..., None], rows.beta[..., None], rows.k.swapaxes(-1, -2)
     solved = unit_lower_inverse(beta * _matmul(rows.k, keys_T) * decay)
     return _Chunk(
         own=_matmul(solved, beta * rows.v),
@@ -79,13 +87,11 @@ def _inside_chunks(rows: RuleInputs) -> _Chunk:
         gained=gain * rows.q,
         mixed=_matmul(rows.q, keys_T) * decay,
         faded_keys=keys_T * jnp.exp(total[..., -1:] - total)[..., None, :],
-        fade=gain[:, :, -1:],
+        fade=gain[..., -1:, :],
     )
 
 
-def _chunk_step(
-    state: Float[Array, "H dk dv"], chunk: _Chunk
-) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
+def _advance(state: Float[Array, "H dk dv"], chunk: _Chunk) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
     change = chunk.own - _matmul(chunk.seen, state)
     out = _matmul(chunk.gained, state) + _matmul(chunk.mixed, change)
     return chunk.fade * state + _matmul(chunk.faded_keys, change), out
@@ -121,6 +127,7 @@ def _empty_state(inputs: RuleInputs) -> Float[Array, "H dk dv"]:
     return jnp.zeros((*inputs.k.shape[1:], inputs.v.shape[2]), inputs.v.dtype)
 
 
-def _cut(a: Float[Array, "T H ..."], chunk: int) -> Float[Array, "n H c ..."]:
+def cut_chunks(a: Float[Array, "T H ..."], chunk: int) -> Float[Array, "n H c ..."]:
+    """Cuts rows into chunks, zeros behind the last; heads come before rows."""
     padded = jnp.pad(a, [(0, -a.shape[0] % chunk)] + [(0, 0)] * (a.ndim - 1))
     return padded.reshape(-1, chunk, *a.shape[1:]).swapaxes(1, 2)

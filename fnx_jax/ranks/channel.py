@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
 
 from fnx_jax.ranks.errors import RankLost
@@ -16,7 +15,7 @@ _LENGTH = struct.Struct(">I")
 class Channel:
     """Messages over one connection. One thread receives; any may send.
 
-    most_bytes: a longer record is refused, unread. silence_s: how long a send may take, and a receive may hear nothing;
+    most_bytes: a longer record is refused, unread. silence_s: how long the other may take nothing in, or say nothing;
     either may be changed at any time.
     """
 
@@ -41,28 +40,30 @@ class Channel:
 
     def write(self, data: bytes) -> None:
         """Sends bytes as they are. Raises RankLost."""
-        rest, begin_s = memoryview(data), time.monotonic()
+        rest = memoryview(data)
         while rest:
-            rest = rest[self._patiently(lambda rest=rest: self._connection.send(rest), begin_s) :]
+            rest = rest[self._patiently(lambda rest=rest: self._connection.send(rest)) :]
 
     def read(self, length: int) -> bytearray:
         """Waits for so many bytes. Raises RankLost."""
         data = bytearray(length)
         rest = memoryview(data)
         while rest:
-            got = self._patiently(lambda rest=rest: self._connection.recv_into(rest), time.monotonic())
+            got = self._patiently(lambda rest=rest: self._connection.recv_into(rest))
             if not got:
                 raise RankLost("the connection was closed")
             rest = rest[got:]
         return data
 
-    def _patiently(self, work: Callable[[], int], begin_s: float) -> int:
-        """Tries for `silence_s`, as it stands at the moment, and always once."""
+    def _patiently(self, work: Callable[[], int]) -> int:
+        """Tries for `silence_s`, as it stands at the moment. Only time spent looking counts, not a pause of our own."""
+        waited_s = 0.0
         while True:
             try:
                 return work()
             except TimeoutError:
-                if time.monotonic() - begin_s > self.silence_s:
+                waited_s += LOOK_S
+                if waited_s >= self.silence_s:
                     raise RankLost("no sign of life in time") from None
             except OSError as error:
                 raise RankLost(error.strerror or str(error)) from error

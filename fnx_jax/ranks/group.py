@@ -20,7 +20,7 @@ class Group:
     token: bytes = field(default=b"", repr=False)
     join_s: float = 300.0
     beat_s: float = 0.5
-    silence_s: float = 3.0
+    silence_s: float = 3.4
     start_silence_s: float = 60.0
 
     def __post_init__(self) -> None:

@@ -21,12 +21,13 @@ class StopSignals:
 
     def __init__(self, leave: Callable[[int], None] = os._exit):
         self.asked = asyncio.Event()
-        self._leave = leave
+        self._leave, self._signalled = leave, False
 
     def ask(self, number: int) -> None:
         """What a signal does. On the event loop."""
-        if self.asked.is_set():
+        if self._signalled:
             self._leave(128 + number)
+        self._signalled = True
         self.asked.set()
 
     def install(self) -> None:

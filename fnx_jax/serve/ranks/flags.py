@@ -18,6 +18,9 @@ def define_rank_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "join_seconds", 300.0, "How long ranks wait for each other at the start.", 1.0, 1e6, flag_values=values
     )
+    flags.DEFINE_float(
+        "rank_silence_seconds", 3.4, "Silence after which a rank is lost.", 1.0, 3600.0, flag_values=values
+    )
 
 
 def read_group(values: flags.FlagValues) -> Group | None:
@@ -31,7 +34,8 @@ def read_group(values: flags.FlagValues) -> Group | None:
     token = _token(values.rank_token_file)
     try:
         host, port = parse_address(values.coordinator)
-        return Group(host, port, values.ranks, values.rank, token, values.join_seconds)
+        waits = dict(join_s=values.join_seconds, silence_s=values.rank_silence_seconds)
+        return Group(host, port, values.ranks, values.rank, token, **waits)
     except ValueError as error:
         raise UsageError(f"--coordinator: {error}") from None
 

@@ -22,7 +22,14 @@ from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
 
 CACHE = Path(__file__).parents[3] / ".cache" / "jax"
-FLAGS = (f"--model={DEMO}", "--context=512", "--no-self-test", f"--compilation_cache_dir={CACHE}")
+# The machine of the tests may be a busy one.
+FLAGS = (
+    f"--model={DEMO}",
+    "--context=512",
+    "--rank-silence-seconds=60",
+    "--no-self-test",
+    f"--compilation_cache_dir={CACHE}",
+)
 START_S = 900.0
 SAMPLINGS = {
     "greedy": dict(temperature=0.0),

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from fnx_jax.engine.fake import Faults
+from fnx_jax.serve.lifecycle import StopSignals
 from fnx_jax.serve.runner import CHECKPOINT, DEVICE, DOES_NOT_FIT, OK, USAGE, ServerRun
 from fnx_jax.serve.settings import ServerSettings
 from tests.fnx_jax.serve.support import Script, events, fake_model, running, wait_for
@@ -51,6 +52,16 @@ def test_loader_faults_have_their_exit_code(fault, code):
 
 def test_other_loader_faults_are_the_devices():
     assert code_of(lambda start: 1 / 0)[0] == DEVICE
+
+
+def test_only_signals_count_as_the_second_signal():
+    left: list[int] = []
+    signals = StopSignals(left.append)
+    signals.asked.set()  # somebody else's wish, as that of another process that got the same Ctrl-C
+    signals.ask(signal.SIGINT)
+    assert not left
+    signals.ask(signal.SIGINT)
+    assert left == [128 + signal.SIGINT]
 
 
 def test_a_taken_port_is_a_usage_fault():

@@ -77,7 +77,7 @@ class _Recorder:
         kept = {}
         found = self._source.experts(layer_prefix, config, range(config.experts))
         for projection, weights in zip(EXPERT_PROJECTIONS, found, strict=True):
-            kinds, (pool,), (line,) = pool_parts(weights, 1)
+            kinds, (pool,), (line,) = pool_parts(weights, 1, (0,))
             pools = {f"{number:02d}": _tree(parts[0]) for number, parts in enumerate(kinds)}
             kept[projection] = {"pools": pools, "pool": pool, "line": line}
         return kept

@@ -29,8 +29,9 @@ class Compared:
 
 def compare(a: Callable[[], object], b: Callable[[], object], repeats: int) -> Compared:
     """Runs A and B once unmeasured, then `repeats` times A B B A. Both must wait for their results."""
-    a(), b()
-    wall, cpu = np.moveaxis([[_timed(f) for f in (a, b, b, a)] for _ in range(repeats)], 2, 0)
+    a()
+    b()
+    wall, cpu = np.moveaxis(np.array([[_timed(f) for f in (a, b, b, a)] for _ in range(repeats)]), 2, 0)
     low, ratio, high = np.percentile(_ratios(wall), (25, 50, 75))
     return Compared(
         a_ms=float(np.median(wall[:, [0, 3]])),

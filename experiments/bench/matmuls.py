@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from experiments.bench.plain.dense import bare
 from fnx_jax import Model
@@ -27,7 +28,8 @@ def matrices(params: ModelParams) -> Matrices:
         shared = {"router": layer.moe.router, "shared": layer.moe.shared}
         tree["layers"].append([layer.mixer_hyper, layer.moe_hyper, layer.mixer, layer.ngram, shared])
     kinds = (Selected, DecodedWeight)
-    found = []
+    found: Matrices = []
+    leaf: Any
     for leaf in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds)):
         while isinstance(leaf, kinds):
             leaf = leaf.weight if isinstance(leaf, Selected) else leaf.wq
@@ -47,7 +49,7 @@ def bare_matmuls(model: Model, rows: int) -> Callable[[], object]:
 
 
 def _dealt(leaf: jax.Array) -> bool:
-    return len(leaf.sharding.spec) > 0 if hasattr(leaf.sharding, "spec") else False
+    return isinstance(leaf.sharding, NamedSharding) and len(leaf.sharding.spec) > 0
 
 
 def _calls(model: Model, rows: int, matmul: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[[], object]:

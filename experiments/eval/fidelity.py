@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ flags.DEFINE_string("out", None, "File to which the result is added, a JSON line
 class Logits(Protocol):
     """What of a `fnx_jax.Model` is used here."""
 
-    def logits(self, token_ids: np.ndarray) -> np.ndarray: ...
+    def logits(self, token_ids: Any) -> np.ndarray: ...
 
 
 @struct.dataclass

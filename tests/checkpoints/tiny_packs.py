@@ -118,6 +118,7 @@ def first_layers(folder: Path, layers: int = 2) -> Path:
         if table:
             rows, metadata = {n: store.read(n) for n in table}, store.metadata(store.info(table[0]).file.name)
             write_safetensors(folder / "ngram_embedding.safetensors", rows, metadata)
+        assert store.config is not None
         text = store.config["text_config"]
         text |= {"num_hidden_layers": layers, "layer_types": text["layer_types"][:layers], "mtp_num_hidden_layers": 0}
         text["ple_layer_ids"] = [layer for layer in text["ple_layer_ids"] if layer <= layers]

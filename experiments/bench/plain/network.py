@@ -1,6 +1,7 @@
 """Traced: the plain network: one row of every lane, or one lane's prompt. Read next: dense.py and its siblings."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def _layers(
         if layer.ngram is not None:
             place = config.ngram_layers.index(number)
             ngram[place], streams = _ngram(streams, ngram_BLE[:, place], layer.ngram, forms, ngram[place], lane)
-        planes = delta if config.layer_kinds[number] == "delta" else attention
+        planes: list[Any] = delta if config.layer_kinds[number] == "delta" else attention
         plane = config.index_in_kind(number)
         x, gate = read(streams, layer.mixer_hyper, forms)
         planes[plane], out = _mix(x, layer, forms, planes[plane], position_B, lane)

@@ -14,17 +14,18 @@ jax.devices()
 import dataclasses  # noqa: E402
 import json  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 from absl import app, flags, logging  # noqa: E402
 
 from experiments.train import corpus, export, lesson, run  # noqa: E402
 
 _WORK = flags.DEFINE_string("work", ".cache/train", "folder of checkpoints and logs; an interrupted run goes on there")
-_PLAN = {
-    field.name: flags.DEFINE_float(field.name, field.default, f"see train/run.py: Plan.{field.name}")
-    if isinstance(field.default, float)
-    else flags.DEFINE_integer(field.name, field.default, f"see train/run.py: Plan.{field.name}")
-    for field in dataclasses.fields(run.Plan)
+_PLAN: dict[str, Any] = {
+    name: flags.DEFINE_float(name, default, f"see train/run.py: Plan.{name}")
+    if isinstance(default, float)
+    else flags.DEFINE_integer(name, default, f"see train/run.py: Plan.{name}")
+    for name, default in dataclasses.asdict(run.Plan()).items()
 }
 
 

@@ -6,6 +6,7 @@ chain's tokens are those of the text, so one pass over the text tells for every 
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +79,7 @@ def _agree(
     hidden, _ = draft_hidden(params, config, streams, batch.token, depths)
     found = []
     for depth, x_RD in enumerate(hidden, 1):
-        logits_RV = dot(x_RD, params.head, x_RD.dtype)
+        logits_RV = dot(x_RD, cast(Array, params.head), x_RD.dtype)
         if temperature > 0:
             logits_RV = logits_RV / temperature + _noise(B, T, depth + 1, config.vocabulary)
         drawn_BT = jnp.argmax(logits_RV, axis=-1).reshape(B, T)

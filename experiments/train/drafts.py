@@ -43,6 +43,7 @@ def draft_hidden(
             first, seen = rows, attention.visible(x, layer.mixer, config, shape)
         else:
             chained = [*chained, (rows.k, rows.v)]
+        assert seen is not None
         scores = attention.all_scores(rows, first.k)
         further = [(jnp.sum(rows.q * k[:, :, :, None], axis=-1), v) for k, v in chained]
         y = attention.output(attention.read_out(scores, seen, first.v, further), rows, layer.mixer, config)

@@ -3,6 +3,7 @@
 Read next: figures.py.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,13 @@ class _Names:
     def conv(self, name: str, channels: int, taps: int, rows: Any = None) -> str:
         return name
 
-    def linear(self, prefix: str, outputs: int, inputs: int, columns: Any = None) -> str:
+    def linear(self, prefix: str, outputs: int, inputs: int, columns: Any = None) -> Any:
         return f"{prefix}.weight"
 
-    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, None]:
+    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, Any]:
         base = f"{layer_prefix}mlp.experts"
-        return ExpertLines(gate=(f"{base}.gate",), up=(f"{base}.up",), down=(f"{base}.down_proj",)), None
+        pools: dict[str, Any] = {"gate": (f"{base}.gate",), "up": (f"{base}.up",), "down": (f"{base}.down_proj",)}
+        return ExpertLines(**pools), None
 
 
 def tensors(trained: Trained, config: FlashNextConfig) -> dict[str, np.ndarray]:
@@ -98,16 +100,17 @@ def without_maps(params: ModelParams) -> ModelParams:
     """The tree without line maps, for experts that lie in the order of their ids."""
 
     def cut(layer: Any) -> Any:
-        return layer.replace(moe=layer.moe.replace(line_map=None))
+        return dataclasses.replace(layer, moe=dataclasses.replace(layer.moe, line_map=None))
 
     mtp = params.mtp
     assert isinstance(mtp, MtpParams)
-    return params.replace(layers=tuple(map(cut, params.layers)), mtp=mtp.replace(layer=cut(mtp.layer)))
+    layers = tuple(map(cut, params.layers))
+    return dataclasses.replace(params, layers=layers, mtp=dataclasses.replace(mtp, layer=cut(mtp.layer)))
 
 
 def learner(trained: Trained) -> Learner:
     """What the network's losses take."""
-    return Learner(trained.params.replace(mtp=None), trained.table)
+    return Learner(dataclasses.replace(trained.params, mtp=None), trained.table)
 
 
 def parameters(tree: PyTree) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -82,7 +82,7 @@ class Figures:
     def _reference(self, text: held_out.Windows) -> dict[str, float]:
         model = self._load(self.plain)
         some_BT = text.token_BT[: self.sample.choice_windows]
-        fidelity.write_reference(model, some_BT, self.lesson.config.vocabulary, self._logits)
+        fidelity.write_reference(cast(fidelity.Logits, model), some_BT, self.lesson.config.vocabulary, self._logits)
         return {"loss": perplexity.evaluate(model, text.token_BT).nats}
 
     def _pack(self, pack: packs.Pack, text: held_out.Windows) -> dict[str, float]:
@@ -90,7 +90,7 @@ class Figures:
         batches = Batches(self.lesson.train, ngram_hash(self.lesson.config), self.sample.calibration, length, self.seed)
         model = self._load(packs.convert(self.plain, self.work / pack.name, pack, batches.batch(0).token[:, :-1]))
         with open_store(self._logits) as reference:
-            near = fidelity.evaluate(model, reference)
+            near = fidelity.evaluate(cast(fidelity.Logits, model), reference)
         nats = perplexity.evaluate(model, text.token_BT).nats
         return {"loss": nats, "agreement": near.agreement, "kl": near.kl}
 

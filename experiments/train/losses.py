@@ -1,5 +1,8 @@
 """Traced: what training lowers. Read next: steps.py."""
 
+import dataclasses
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -21,15 +24,15 @@ class Learner:
     """All but the draft head: params without it and without line maps; table [rows, row_dim], n-grams. float32."""
 
     params: ModelParams
-    table: jax.Array
+    table: Any
 
 
 @struct.dataclass
 class Batch:
     """token [B, T + 1] int32; ngram [B, T, H] int32, the table rows that each of the first T tokens reads."""
 
-    token: jax.Array
-    ngram: jax.Array
+    token: Any
+    ngram: Any
 
 
 def embeddings(learner: Learner, batch: Batch) -> Float[Array, "B T E"]:
@@ -60,7 +63,7 @@ def draft_loss(
     What accepts a draft is the main model's choice, not the text, so its distribution is what the head learns; the rest
     stays as it is. `accept_d`: the share of rows where the likeliest tokens agree.
     """
-    token_BT, params = batch.token[:, :-1], learner.params.replace(mtp=mtp)
+    token_BT, params = batch.token[:, :-1], dataclasses.replace(learner.params, mtp=mtp)
     B, T = token_BT.shape
     streams, _ = last_streams(params, config, token_BT, embeddings(learner, batch))
     share_RV = jax.nn.softmax(_logits(params, residual.read_only(streams, params.mixer, config)), axis=-1)
@@ -78,7 +81,7 @@ def draft_loss(
 
 
 def _logits(params: ModelParams, x_RD: Float[Array, "R D"]) -> Float[Array, "R V"]:
-    return dot(x_RD, params.head, x_RD.dtype)
+    return dot(x_RD, cast(Array, params.head), x_RD.dtype)
 
 
 def _at(value_RV: Float[Array, "R V"], token_R: Int[Array, " R"]) -> Float[Array, " R"]:

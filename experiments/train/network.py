@@ -5,6 +5,7 @@ blocks are those of the sequence functions, but for experts (by buffers) and att
 """
 
 import functools
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -97,9 +98,10 @@ def read(
     n, grouped = config.streams, streams.reshape(streams.shape[0], config.streams, -1)
     scale = jax.lax.rsqrt(jnp.mean(jnp.square(grouped), axis=-1, keepdims=True) + config.norm_eps)
     normed = (grouped * scale * (1 + weights.norm.reshape(1, n, -1))).reshape(streams.shape)
-    both = dot(normed, jnp.concatenate([weights.down, weights.inject]), streams.dtype) / n
+    maps = cast(list[Array], [weights.down, weights.inject])
+    both = dot(normed, jnp.concatenate(maps), streams.dtype) / n
     low, gate = jax.nn.silu(both[:, :-n]), 2 * jax.nn.sigmoid(both[:, -n:])
-    mixed = jax.nn.sigmoid(dot(low, weights.up, streams.dtype)) * normed
+    mixed = jax.nn.sigmoid(dot(low, cast(Array, weights.up), streams.dtype)) * normed
     return jnp.mean(mixed.reshape(grouped.shape), axis=1), gate
 
 
@@ -112,7 +114,7 @@ def mixture(
     if config.normalise_picks:
         weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
     room = int(ROOM * expert.size / config.experts)
-    (gate,), (up,), (down,) = params.lines.gate, params.lines.up, params.lines.down
+    (gate,), (up,), (down,) = cast(tuple[tuple[Array], ...], (params.lines.gate, params.lines.up, params.lines.down))
     out = expert_mix(x_RD, expert, weight, gate, up, down, room) + moe.shared_expert(x_RD, params.shared, config)
     share_E = jnp.zeros((config.experts,), x_RD.dtype).at[expert.reshape(-1)].add(1 / expert.size)
     balance = config.experts * jnp.sum(share_E * jnp.mean(probability_RE, axis=0))

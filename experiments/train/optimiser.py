@@ -1,5 +1,6 @@
 """Traced: how parameters move: AdamW for matrices, Adam for vectors, Adagrad for n-grams. Read next: steps.py."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ def schedule(rate: float, steps: int, warmup: int, cooldown: float) -> optax.Sch
 
 def optimiser(rate: optax.Schedule) -> optax.GradientTransformation:
     """Over any tree; the table of a `Learner` by Adagrad, so that a row's first step is as large as the rate."""
-    kinds = {
+    kinds: dict[Hashable, optax.GradientTransformation] = {
         "matrix": optax.adamw(rate, b2=0.98, weight_decay=DECAY),
         "vector": optax.adam(rate, b2=0.98),
         "table": optax.chain(

@@ -5,11 +5,13 @@ the cooldown begins, so a phase may be resumed with another number of steps as l
 Read next: export.py.
 """
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import jax
 import numpy as np
@@ -65,7 +67,7 @@ def train(lesson: Lesson, plan: Plan, folder: Path, report: Callable[[dict], Non
     """
     hash_ = ngram_hash(lesson.config)
     params, batches = first_params(lesson.config, plan.seed), batches_of(lesson.train, hash_, plan)
-    learner = Learner(params.replace(mtp=None), first_table(hash_.rows, lesson.config, plan.seed))
+    learner = Learner(dataclasses.replace(params, mtp=None), first_table(hash_.rows, lesson.config, plan.seed))
     rule = optimiser(schedule(plan.rate, plan.steps, plan.warmup, plan.cooldown))
     held_out = held_out_loss(lesson, hash_, plan)
     phase = _Phase(folder, NETWORK, plan, plan.steps, report)
@@ -74,7 +76,7 @@ def train(lesson: Lesson, plan: Plan, folder: Path, report: Callable[[dict], Non
     step = draft_step(lesson.config, rule, plan.depths, learner)
     phase = _Phase(folder, DRAFT, plan, plan.draft_steps, report)
     mtp = phase.run(begin(jax.device_put(params.mtp), rule), step, batches, None)
-    return Trained(learner.params.replace(mtp=mtp), learner.table)
+    return Trained(dataclasses.replace(learner.params, mtp=mtp), learner.table)
 
 
 def batches_of(stream: np.ndarray, hash_: NgramHash, plan: Plan) -> Batches:
@@ -133,7 +135,7 @@ class _Phase:
             return training
         if newest > self._steps:
             raise ValueError(f"train: {self._manager.directory} holds step {newest}, but the plan has {self._steps}")
-        return self._manager.restore(newest, args=ocp.args.StandardRestore(training))
+        return cast(Training, self._manager.restore(newest, args=ocp.args.StandardRestore(training)))
 
     def _tell(self, done: int, recent: list[dict], rate: float, training: Training, held_out: Callable | None) -> None:
         names = [name for name, value in recent[0].items() if np.ndim(value) == 0]

@@ -48,13 +48,14 @@ class DrawnLeaves:
         value[:, -1] += 0.7
         return value.astype(np.float32)
 
-    def linear(self, prefix: str, outputs: int, inputs: int, columns: Any = None) -> Float32[np.ndarray, "O I"]:
+    def linear(self, prefix: str, outputs: int, inputs: int, columns: Any = None) -> Any:
+        """float32 [outputs, inputs]."""
         gain = next((gain for end, gain in GAINS.items() if prefix.endswith(end)), 1.0)
         return self._rng(prefix).normal(0, gain / np.sqrt(inputs), (outputs, inputs)).astype(np.float32)
 
-    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, None]:
+    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, Any]:
         """One pool a projection, lines in the order of the experts; no map, which would only say so."""
-        pools = {}
+        pools: dict[str, Any] = {}
         for name, projection in EXPERTS.items():
             shape = (config.hidden, config.expert_ffn) if name == "down" else (config.expert_ffn, config.hidden)
             drawn = [self.linear(f"{layer_prefix}mlp.experts.{e}.{projection}", *shape) for e in range(config.experts)]

@@ -2,6 +2,7 @@
 
 import math
 import xml.etree.ElementTree
+from typing import cast
 
 import jax
 import numpy as np
@@ -82,7 +83,7 @@ def test_a_reply_that_is_the_draft_is_accepted_and_another_is_not(temperature):
     ngram = embeddings(learner, Batch(text, hash_.row_ids(window)))
     streams, _ = jax.jit(last_streams, static_argnums=1)(params, config, text, ngram)
     hidden, _ = jax.jit(draft_hidden, static_argnums=(1, 4))(params, config, streams, text, 1)
-    logits = np.asarray(hidden[0] @ params.head.T).reshape(*text.shape, -1)[:, 1]
+    logits = np.asarray(hidden[0] @ cast(jax.Array, params.head).T).reshape(*text.shape, -1)[:, 1]
     position, ids = np.full(2, 3, np.int32), np.arange(config.vocabulary, dtype=np.int32)[None]
     seeds = np.stack([seed_words(0), seed_words(1)])
     noise = np.asarray(gumbel_noise(seeds, np.zeros(2, np.int32), position, ids))

@@ -53,7 +53,8 @@ def params(seed: int = 1, budget: int = 8) -> ModelParams:
 
 def learner(seed: int = 1) -> Learner:
     return Learner(
-        params(seed).replace(mtp=None), jax.device_put(first_table(ngram_hash(config()).rows, config(), seed))
+        dataclasses.replace(params(seed), mtp=None),
+        jax.device_put(first_table(ngram_hash(config()).rows, config(), seed)),
     )
 
 

@@ -13,15 +13,17 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
+from checkpoints.commands import run
 from experiments.train import card, corpus, lesson, packs
 from experiments.train.curve import curve
 from experiments.train.figures import Figures, Sample
 
-_WORK = flags.DEFINE_string("work", ".cache/train", "folder of the training; packs to compare go there too")
-_OUT = flags.DEFINE_string("out", None, "folder of the pack and its card", required=True)
-_SEED = flags.DEFINE_integer("seed", 1, "that of the training")
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("work", ".cache/train", "Folder of the training; packs to compare go there too.", flag_values=FLAGS)
+flags.DEFINE_string("out", None, "Folder of the pack and its card.", flag_values=FLAGS, required=True)
+flags.DEFINE_integer("seed", 1, "That of the training.", flag_values=FLAGS)
 PLAIN, PICTURE = "plain", "losses.svg"
 """Of the work folder: the trained checkpoint in bf16. Of the result: the losses while training."""
 
@@ -55,12 +57,12 @@ def smooth(points: Iterable[tuple[float, float]], keep: float = 0.7) -> list[tup
 
 
 def main(_: list[str]) -> None:
-    work, out = Path(_WORK.value), Path(_OUT.value)
-    read = lesson.prepare(work, corpus.library(), lesson.SIZES, _SEED.value)
-    write(work, out, read, Sample(), _SEED.value)
+    work, out = Path(FLAGS.work), Path(FLAGS.out)
+    read = lesson.prepare(work, corpus.library(), lesson.SIZES, FLAGS.seed)
+    write(work, out, read, Sample(), FLAGS.seed)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:>10,} {file.name}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run(main, FLAGS)

@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import PyTree
 
-from checkpoints.store import open_store
+from checkpoints.naming import EXPERT_PROJECTIONS, language_prefix, read_expert
+from checkpoints.store import Store, open_store
 from checkpoints.write import write_safetensors
 from experiments.demo import files, sizes, vocabulary
 from experiments.demo.template import CHAT_TEMPLATE
@@ -22,11 +23,9 @@ from experiments.train.losses import Learner
 from experiments.train.run import Trained
 from experiments.train.start import PREFIX
 from fnx_jax.families.flash_next.config import FlashNextConfig
-from fnx_jax.families.flash_next.load import Arithmetic, load_params, open_ngrams
-from fnx_jax.families.flash_next.params import ModelParams, MtpParams
+from fnx_jax.families.flash_next.load import open_ngrams
 from fnx_jax.families.flash_next.shards import deal
 from fnx_jax.families.flash_next.weights import model_params
-from fnx_jax.mesh import make_mesh
 from pallas_kernels.expert_matmul import ExpertLines
 
 MODEL_FILE = "model.safetensors"
@@ -85,27 +84,42 @@ def write_checkpoint(folder: Path, trained: Trained, lesson: Lesson, shape: size
     write_safetensors(folder / MODEL_FILE, tensors(trained, lesson.config), {"format": "pt"})
 
 
+class _Stored:
+    """`Leaves` of a plain checkpoint in float32, as training holds them: without the padding of serving."""
+
+    def __init__(self, store: Store):
+        self._store = store
+
+    def plain(self, name: str, shape: tuple[int, ...], rows: Any = None) -> jax.Array:
+        return jax.device_put(self._store.read(name).astype(np.float32).reshape(shape))
+
+    def centred(self, name: str, shape: tuple[int, ...]) -> jax.Array:
+        return self.plain(name, shape)
+
+    def conv(self, name: str, channels: int, taps: int, rows: Any = None) -> jax.Array:
+        return self.plain(name, (channels, taps))
+
+    def linear(self, prefix: str, outputs: int, inputs: int, columns: Any = None) -> jax.Array:
+        return self.plain(f"{prefix}.weight", (outputs, inputs))
+
+    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, None]:
+        pools = []
+        for projection in EXPERT_PROJECTIONS:
+            lines = [read_expert(self._store, layer_prefix, e, projection) for e in range(config.experts)]
+            pools.append((jax.device_put(np.stack(lines).astype(np.float32)),))
+        return ExpertLines(*pools), None
+
+
 def read_checkpoint(folder: Path, config: FlashNextConfig) -> Trained:
-    """A plain checkpoint as float32 parameters for the training network. Raises CheckpointError."""
+    """A plain checkpoint as float32 parameters for the training network.
+
+    Raises: CheckpointError, or ValueError where a tensor is missing or has another size than the config says.
+    """
     with open_store(folder) as store:
-        arithmetic = Arithmetic(exact=True, decode=True)
-        params = load_params(store, config, deal(config, 1), make_mesh(1), arithmetic, True)
+        params = model_params(config, deal(config, 1), _Stored(store), language_prefix(store), True)
         (table,) = open_ngrams(store, config).tables
-        every = np.arange(table.rows)[:, None]
-        rows = table.lookup(every)[:, 0].astype(np.float32)
-    return Trained(without_maps(params), jax.device_put(rows))
-
-
-def without_maps(params: ModelParams) -> ModelParams:
-    """The tree without line maps, for experts that lie in the order of their ids."""
-
-    def cut(layer: Any) -> Any:
-        return dataclasses.replace(layer, moe=dataclasses.replace(layer.moe, line_map=None))
-
-    mtp = params.mtp
-    assert isinstance(mtp, MtpParams)
-    layers = tuple(map(cut, params.layers))
-    return dataclasses.replace(params, layers=layers, mtp=dataclasses.replace(mtp, layer=cut(mtp.layer)))
+        rows = table.lookup(np.arange(table.rows)[:, None])[:, 0].astype(np.float32)
+    return Trained(params, jax.device_put(rows))
 
 
 def learner(trained: Trained) -> Learner:

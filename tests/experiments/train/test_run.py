@@ -51,9 +51,8 @@ def whole(tmp_path_factory, loose_dtypes):
 
 
 def test_interrupted_run_ends_with_the_same_bits(whole, tmp_path):
-    for step, phase in ((4, run.NETWORK), (2, run.DRAFT)):
-        with pytest.raises(Stopped):
-            run.train(tiny.lesson(), PLAN, tmp_path, stop_at(step, phase))
+    with pytest.raises(Stopped):
+        run.train(tiny.lesson(), PLAN, tmp_path, stop_at(4, run.NETWORK))
     resumed = run.train(tiny.lesson(), PLAN, tmp_path)
     pairs = zip(jax.tree.leaves(resumed.params), jax.tree.leaves(whole[0].params), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)

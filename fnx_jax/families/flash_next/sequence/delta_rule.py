@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pallas_kernels.gated_delta.reference import DeltaInputs, delta_step
+
+_POWERS = 16
 
 
 @struct.dataclass
@@ -49,7 +50,7 @@ def rule_by_chunks(inputs: RuleInputs, chunk: int) -> Float[Array, "T H dv"]:
     rows, heads, size = inputs.v.shape
     # A row of zeros leaves the state as it is, so the last chunk may be filled with them.
     chunks = jax.tree.map(lambda a: cut_chunks(a, chunk), inputs)
-    out = lax.scan(chunk_step, _empty_state(inputs), chunks)[1]
+    out = lax.scan(_advance, _empty_state(inputs), _inside(chunks))[1]
     return out.swapaxes(1, 2).reshape(-1, heads, size)[:rows]
 
 
@@ -57,21 +58,68 @@ def chunk_step(
     state: Float[Array, "H dk dv"], rows: RuleInputs
 ) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
     """Takes one chunk into the state. Returns the state after it and the rows' read-outs."""
-    total = jnp.cumsum(rows.log_decay, axis=1)
-    lower = jnp.tril(jnp.ones((total.shape[1], total.shape[1]), bool))[None]
+    return _advance(state, _inside(rows))
+
+
+@struct.dataclass
+class _Chunk:
+    """What of a chunk does not depend on the state: U = own - seen S, O = gained S + mixed U, and how S moves on."""
+
+    own: jax.Array  # [..., H, c, dv]
+    seen: jax.Array  # [..., H, c, dk]
+    gained: jax.Array  # [..., H, c, dk]
+    mixed: jax.Array  # [..., H, c, c]
+    faded_keys: jax.Array  # [..., H, dk, c]
+    fade: jax.Array  # [..., H, 1, 1]
+
+
+def _inside(rows: RuleInputs) -> _Chunk:
+    """Of one chunk, or of many along a leading axis: all at once, where the walk over them would be one by one."""
+    total = jnp.cumsum(rows.log_decay, axis=-1)
+    span = total[..., :, None] - total[..., None, :]
     # The exponent is masked before exp: above the diagonal it is positive and may overflow.
-    decay = jnp.exp(jnp.where(lower, total[:, :, None] - total[:, None, :], -jnp.inf))
-    gain, beta = jnp.exp(total)[:, :, None], rows.beta[:, :, None]
-    keys_T = rows.k.swapaxes(1, 2)
-    mixing = beta * _matmul(rows.k, keys_T) * decay
-    wanted = beta * (rows.v - gain * _matmul(rows.k, state))
-    change = solve_triangular(mixing, wanted, lower=True, unit_diagonal=True)
-    out = gain * _matmul(rows.q, state) + _matmul(_matmul(rows.q, keys_T) * decay, change)
-    fading = jnp.exp(total[:, -1:] - total)[:, None, :]
-    return gain[:, -1:] * state + _matmul(keys_T * fading, change), out
+    decay = jnp.exp(jnp.where(jnp.tril(jnp.ones(span.shape, bool)), span, -jnp.inf))
+    gain, beta, keys_T = jnp.exp(total)[..., None], rows.beta[..., None], rows.k.swapaxes(-1, -2)
+    solved = unit_lower_inverse(beta * _matmul(rows.k, keys_T) * decay)
+    return _Chunk(
+        own=_matmul(solved, beta * rows.v),
+        seen=_matmul(solved, beta * gain * rows.k),
+        gained=gain * rows.q,
+        mixed=_matmul(rows.q, keys_T) * decay,
+        faded_keys=keys_T * jnp.exp(total[..., -1:] - total)[..., None, :],
+        fade=gain[..., -1:, :],
+    )
 
 
-def _matmul(a: Float[Array, "H i j"], b: Float[Array, "H j k"]) -> Float[Array, "H i k"]:
+def _advance(state: Float[Array, "H dk dv"], chunk: _Chunk) -> tuple[Float[Array, "H dk dv"], Float[Array, "H c dv"]]:
+    change = chunk.own - _matmul(chunk.seen, state)
+    out = _matmul(chunk.gained, state) + _matmul(chunk.mixed, change)
+    return chunk.fade * state + _matmul(chunk.faded_keys, change), out
+
+
+def unit_lower_inverse(a: Float[Array, "... c c"]) -> Float[Array, "... c c"]:
+    """The inverse of I + strict_lower(a), by matmuls alone: triangular solves of many small matrices are slow on CPUs.
+
+    Blocks of up to 16 rows by (I - N)^-1 = (I + N)(I + N^2)(I + N^4)(I + N^8), whose powers stay small enough for
+    float32; larger ones by halves.
+    """
+    size, half = a.shape[-1], a.shape[-1] // 2
+    if size <= _POWERS:
+        eye = jnp.broadcast_to(jnp.eye(size, dtype=a.dtype), a.shape)
+        power = -jnp.tril(a, -1)
+        out, reach = eye + power, 2
+        while reach < size:
+            power = _matmul(power, power)
+            out, reach = out + _matmul(out, power), 2 * reach
+        return out
+    top, low = unit_lower_inverse(a[..., :half, :half]), unit_lower_inverse(a[..., half:, half:])
+    corner = -_matmul(low, _matmul(a[..., half:, :half], top))
+    zeros = jnp.zeros((*a.shape[:-2], half, size - half), a.dtype)
+    upper, lower = (jnp.concatenate(parts, axis=-1) for parts in ((top, zeros), (corner, low)))
+    return jnp.concatenate([upper, lower], axis=-2)
+
+
+def _matmul(a: Float[Array, "... i j"], b: Float[Array, "... j k"]) -> Float[Array, "... i k"]:
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 

@@ -1,0 +1,97 @@
+"""The training network against the sequence functions, which the golden cases hold to the reference."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.train import attention, network
+from experiments.train.drafts import draft_hidden
+from experiments.train.experts import expert_mix, places
+from fnx_jax.families.flash_next.sequence import functions, residual
+from fnx_jax.families.flash_next.sequence.delta_rule import unit_lower_inverse
+from tests.experiments.train import tiny
+from tests.fnx_jax.cases import distance
+
+ROWS = (2, 12)
+
+
+def rows(width: int, seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((ROWS[0] * ROWS[1], width)).astype(np.float32)
+
+
+def per_sequence(f, x_RD):
+    return np.concatenate([np.asarray(f(x_TD)) for x_TD in x_RD.reshape(*ROWS, -1)])
+
+
+def test_attention_equals_the_sequence_function():
+    config, f = tiny.config(), functions(tiny.config())
+    mixer, x = tiny.params().layers[1].mixer, rows(config.hidden)
+    assert not f.visible_tokens(x[: ROWS[1]], mixer)[-1].all()  # the selection drops something
+    y, index = jax.jit(lambda x: attention.attend(x, mixer, config, ROWS))(x)
+    assert distance(np.asarray(y), per_sequence(jax.jit(lambda x: f.sparse_attention(x, mixer)), x)) < 1e-5
+    assert index > 0
+
+
+def test_read_equals_the_sequence_function():
+    config, hyper = tiny.config(), tiny.params().layers[0].mixer_hyper
+    streams = rows(config.streams * config.hidden)
+    for found, wanted in zip(network.read(streams, hyper, config), residual.read(streams, hyper, config), strict=True):
+        assert distance(np.asarray(found), np.asarray(wanted)) < 1e-5
+
+
+def test_experts_equal_the_dense_sum_and_drop_what_finds_no_room():
+    config, lines, x = tiny.config(), tiny.params().layers[0].moe.lines, rows(tiny.SIZES.hidden)
+    weight, expert = jax.lax.top_k(jax.nn.softmax(rows(config.experts, 4)), 2)
+    pools = (lines.gate[0], lines.up[0], lines.down[0])
+
+    def dense(x, weight, *pools):
+        one = jnp.sum(jax.nn.one_hot(expert, config.experts) * weight[..., None], axis=1)
+        hidden = jax.nn.silu(jnp.einsum("rd,efd->ref", x, pools[0])) * jnp.einsum("rd,efd->ref", x, pools[1])
+        return jnp.einsum("ref,edf,re->rd", hidden, pools[2], one)
+
+    def buffered(x, weight, *pools):
+        return expert_mix(x, expert, weight, *pools, room=len(x))
+
+    found, wanted = (
+        jax.jit(jax.value_and_grad(lambda *a, f=f: jnp.sum(jnp.sin(f(*a))), tuple(range(5))))(x, weight, *pools)
+        for f in (buffered, dense)
+    )
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert distance(np.asarray(a), np.asarray(b)) < 1e-5
+    where = places(jnp.array([[0, 1], [0, 2], [0, 1]]), experts=3, room=2)
+    assert where.slot_RA.tolist() == [[0, 2], [1, 4], [6, 3]]  # the third pick of expert 0 has no place
+    assert where.row_S.tolist() == [0, 1, 0, 2, 1, 3]
+    out = expert_mix(x[:3], jnp.array([[0, 1], [0, 2], [0, 1]]), jnp.ones((3, 2)), *pools, room=1)
+    assert out[0].any() and out[1].any() and not out[2].any()
+
+
+def test_chained_drafts_equal_the_draft_head_over_real_pairs_and_a_guess():
+    """Depth 1 is the head over all pairs; depth 2 of a row is the head over its real pairs and one guessed."""
+    config = tiny.config(budget=64)
+    params, f = tiny.params(budget=64), functions(config)
+    streams, token = rows(config.streams * config.hidden), np.arange(24, dtype=np.int32).reshape(ROWS)
+    hidden, _ = jax.jit(lambda s, t: draft_hidden(params, config, s, t, 2))(streams, token)
+    draft_streams = jax.jit(f.mtp_streams)
+    read = jax.jit(lambda s: residual.read_only(s, params.mtp.mixer, config))
+    real, ahead = streams[: ROWS[1] - 2], token[0, 1:]
+    first = draft_streams(params, real, ahead[: len(real)])
+    assert close_in_room(hidden[0][: len(real)], read(first))
+    for row in (0, 5):
+        pairs = np.concatenate([streams[: row + 1], first[row : row + 1]])
+        second = draft_streams(params, pairs, ahead[: row + 2])
+        assert distance(np.asarray(hidden[1][row]), np.asarray(read(second)[-1])) < 1e-5
+
+
+def close_in_room(found, wanted) -> bool:
+    """Whether all rows agree but those whose picks found no room, which are few."""
+    off = np.abs(np.asarray(found) - np.asarray(wanted)).max(axis=1) > 1e-4
+    return off.mean() < 0.3
+
+
+@pytest.mark.parametrize("size", (1, 5, 16, 40))
+def test_inverse_by_matmuls_holds_for_rows_that_repeat(size):
+    """Equal keys without decay give the largest entries that there are."""
+    repeated = jnp.ones((size, size))
+    found = np.asarray(unit_lower_inverse(repeated))
+    assert np.abs(found - np.linalg.inv(np.tril(np.ones((size, size))))).max() < 1e-3

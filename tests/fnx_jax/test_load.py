@@ -1,5 +1,6 @@
 """A checkpoint loads whole or not at all, by name; a bad value ends its own request."""
 
+import gc
 import json
 import shutil
 from pathlib import Path
@@ -42,13 +43,14 @@ def edit_tensor(folder: Path, name: str, change) -> None:
 
 def refused(folder: Path, *words: str) -> None:
     """Loading fails by name and leaves nothing on the devices."""
+    gc.collect()
     before = len(jax.live_arrays())
     with pytest.raises(CheckpointError) as caught:
         fnx_jax.load(folder, dtype="float32", lanes=1, context=64)
     for word in words:
         assert word in str(caught.value)
     caught = None
-    assert len(jax.live_arrays()) == before
+    assert len(jax.live_arrays()) <= before
 
 
 NORM = "model.layers.3.self_attn.q_norm.weight"
@@ -90,7 +92,7 @@ def test_caches_that_do_not_fit_leave_nothing(folder, monkeypatch):
     before = len(jax.live_arrays())
     with pytest.raises(MemoryError) as caught:
         fnx_jax.load(folder, dtype="float32", lanes=1, context=64)
-    assert len(jax.live_arrays()) == before
+    assert len(jax.live_arrays()) <= before
     assert caught.value.args == ("no room for the lanes",)
 
 

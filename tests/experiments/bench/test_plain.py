@@ -16,16 +16,15 @@ from experiments.bench.plain.weights import can_split, split_inputs
 from experiments.bench.subjects import Plain, Served
 from experiments.bench.synthetic import write_checkpoint
 from experiments.demo.sizes import Sizes
-from tests.fnx_jax.cases import FOLDER
 
 SMALL = Sizes(vocabulary=256, hidden=64, layers=4, experts=4, active_experts=2, expert_ffn=32, shared_ffn=32)
 TOKENS = np.random.default_rng(0).integers(5, 120, (2, 40)).astype(np.int32)
 
 
-@pytest.fixture(scope="module")
-def model() -> fnx_jax.Model:
+@pytest.fixture
+def model(exact_model) -> fnx_jax.Model:
     """A golden case in float32, where forms differ by rounding alone."""
-    return fnx_jax.load(FOLDER / "base", dtype="float32", lanes=4, context=256)
+    return exact_model("base")
 
 
 def test_prompt_and_next_rows_are_the_served_ones(model):
@@ -40,8 +39,8 @@ def test_prompt_and_next_rows_are_the_served_ones(model):
     assert not np.allclose(found[0], found[1], atol=2e-3)
 
 
-def test_two_devices_give_whole_rows_of_logits():
-    model = fnx_jax.load(FOLDER / "base", dtype="float32", lanes=4, context=256, devices=2)
+def test_two_devices_give_whole_rows_of_logits(exact_model):
+    model = exact_model("silu_two_ple", 2)
     forms = Forms(model.config, model.steps.device.shards, "sorted", height=2, sums=can_split(model.params))
     params = split_inputs(model.params, model.steps.device.mesh) if forms.sums else model.params
     served, plain = Served(model.steps), Plain(model, params, forms, lanes=2, reach=64)

@@ -15,7 +15,7 @@ PROMPT = np.arange(10, 55)
 @pytest.fixture(scope="module")
 def model() -> fnx_jax.Model:
     """A model of this module's own, since its programs are exchanged."""
-    return fnx_jax.load(FOLDER / "base", dtype="float32", lanes=2, context=128)
+    return fnx_jax.load(FOLDER / "base", dtype="float32", lanes=4, context=256)
 
 
 def failing(rows, error):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fnx_jax
 from checkpoints.commands import DEMO
 from experiments import faults
 from experiments.faults import CASES, run_case
@@ -57,13 +58,13 @@ def prompt(name: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def alone(demo_model) -> dict[str, tuple[list[int], list[float]]]:
+def alone() -> dict[str, tuple[list[int], list[float]]]:
     """Tokens and log-probabilities of one process, each request by itself."""
-    out = {}
+    out, model = {}, fnx_jax.load(DEMO, lanes=4, context=512, max_rows=64)
     for name, fields in SAMPLINGS.items():
         neutral = dict(top_k=0, top_p=1.0, min_p=0.0)
         request = Request(name, tuple(prompt(name)), SamplingParams(max_tokens=TOKENS, **(neutral | fields)))
-        emissions = Engine(demo_model.steps).run([request])[name]
+        emissions = Engine(model.steps).run([request])[name]
         tokens = [token for emission in emissions for token in emission.tokens]
         out[name] = tokens, [report.logprob for emission in emissions for report in emission.logprobs or ()]
     return out

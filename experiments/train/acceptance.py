@@ -11,7 +11,8 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
 
 from experiments.train.batches import NgramHash
 from experiments.train.drafts import draft_hidden
@@ -56,7 +57,8 @@ def accepted(
     clean = np.where(real_BT, token_BT, hash_.eos).astype(np.int32)
     window = np.concatenate([np.full((B, len(hash_.multipliers) - 1), hash_.eos, np.int32), clean], axis=1)
     batch = Batch(token=clean, ngram=hash_.row_ids(window))
-    agree_dBT = np.asarray(_agree(learner(trained), trained.params, batch, config, depths, temperature))
+    logits = draft_logits(learner(trained), trained.params, batch, config, depths)
+    agree_dBT = np.asarray(_agree(logits, clean, temperature))
     whole_BT = np.ones((B, T), bool)
     whole_BT[:, : max(prompt - 2, 0)] = False
     shares = []
@@ -69,21 +71,28 @@ def accepted(
     return shares
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5))
-def _agree(
-    main: Learner, params: ModelParams, batch: Batch, config: FlashNextConfig, depths: int, temperature: float
-) -> Bool[Array, "d B T"]:
-    """Whether the draft of row i at depth d is token i + d + 1."""
-    B, T = batch.token.shape
+@partial(jax.jit, static_argnames=("config", "depths"))
+def draft_logits(
+    main: Learner, params: ModelParams, batch: Batch, config: FlashNextConfig, depths: int
+) -> Float[Array, "d R V"]:
+    """What the drafts are drawn from: row i at depth d predicts token i + d + 1."""
     streams, _ = last_streams(params, config, batch.token, embeddings(main, batch))
     hidden, _ = draft_hidden(params, config, streams, batch.token, depths)
-    found = []
-    for depth, x_RD in enumerate(hidden, 1):
-        logits_RV = dot(x_RD, cast(Array, params.head), x_RD.dtype)
+    return jnp.stack([dot(x_RD, cast(Array, params.head), x_RD.dtype) for x_RD in hidden])
+
+
+@partial(jax.jit, static_argnames="temperature")
+def _agree(
+    logits_dRV: Float[Array, "d R V"], token_BT: Int[ArrayLike, "B T"], temperature: float
+) -> Bool[Array, "d B T"]:
+    """Whether the draft of row i at depth d is token i + d + 1."""
+    token_BT, found = jnp.asarray(token_BT), []
+    B, T = token_BT.shape
+    for depth, logits_RV in enumerate(logits_dRV, 1):
         if temperature > 0:
-            logits_RV = logits_RV / temperature + _noise(B, T, depth + 1, config.vocabulary)
+            logits_RV = logits_RV / temperature + _noise(B, T, depth + 1, logits_RV.shape[-1])
         drawn_BT = jnp.argmax(logits_RV, axis=-1).reshape(B, T)
-        found.append(drawn_BT == jnp.roll(batch.token, -depth - 1, axis=1))
+        found.append(drawn_BT == jnp.roll(token_BT, -depth - 1, axis=1))
     return jnp.stack(found)
 
 

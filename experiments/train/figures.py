@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import jax
 import numpy as np
 
 import fnx_jax
@@ -22,8 +21,8 @@ from experiments.train.backoff import backoff
 from experiments.train.batches import Batches, NgramHash, ngram_hash
 from experiments.train.export import learner, parameters, read_checkpoint
 from experiments.train.lesson import Lesson
-from experiments.train.losses import token_loss
 from experiments.train.run import Trained
+from experiments.train.steps import token_parts
 from fnx_jax.model import Model
 
 
@@ -136,8 +135,8 @@ def _sizes(trained: Trained) -> dict[str, int]:
 def _usage(trained: Trained, lesson: Lesson, hash_: NgramHash, text: held_out.Windows) -> list[list[float]]:
     """The share of held-out picks of each expert, by layer."""
     batches = Batches(lesson.held_out, hash_, 8, text.token_BT.shape[1], 0)
-    shares = jax.jit(lambda main, batch: token_loss(main, lesson.config, batch)[1]["share"])
     last = len(lesson.held_out) - text.token_BT.shape[1] - 1
     places = np.linspace(0, last, 16).astype(np.int64).reshape(2, 8)
-    found = [np.asarray(shares(learner(trained), batches.at(first))) for first in places]
+    main, config = learner(trained), lesson.config
+    found = [np.asarray(token_parts(main, batches.at(first), config)["share"]) for first in places]
     return np.mean(found, axis=0).round(4).tolist()

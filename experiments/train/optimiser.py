@@ -1,6 +1,7 @@
 """Traced: how parameters move: AdamW for matrices, Adam for vectors, Adagrad for n-grams. Read next: steps.py."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,15 +14,25 @@ TABLE_RATE = 15.0
 """Rate of the n-gram table over that of the rest: most of its rows are met a few times only."""
 
 
-def schedule(rate: float, steps: int, warmup: int, cooldown: float) -> optax.Schedule:
-    """Up in `warmup` steps, level, and down to nothing in the last part, `cooldown` of all steps."""
-    down = max(int(steps * cooldown), 1)
-    parts = [optax.linear_schedule(0.0, rate, warmup), optax.linear_schedule(rate, 0.0, down)]
-    return optax.join_schedules(parts, [max(steps - down, warmup)])
+@dataclass(frozen=True)
+class Pace:
+    """How the rate goes: up in `warmup` steps, level, and down to nothing in the last part, `cooldown` of all steps."""
+
+    rate: float
+    steps: int
+    warmup: int
+    cooldown: float
+
+    def schedule(self) -> optax.Schedule:
+        """The rate by step."""
+        down = max(int(self.steps * self.cooldown), 1)
+        parts = [optax.linear_schedule(0.0, self.rate, self.warmup), optax.linear_schedule(self.rate, 0.0, down)]
+        return optax.join_schedules(parts, [max(self.steps - down, self.warmup)])
 
 
-def optimiser(rate: optax.Schedule) -> optax.GradientTransformation:
+def optimiser(pace: Pace) -> optax.GradientTransformation:
     """Over any tree; the table of a `Learner` by Adagrad, so that a row's first step is as large as the rate."""
+    rate = pace.schedule()
     kinds: dict[Hashable, optax.GradientTransformation] = {
         "matrix": optax.adamw(rate, b2=0.98, weight_decay=DECAY),
         "vector": optax.adam(rate, b2=0.98),

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -20,10 +21,10 @@ from jaxtyping import PyTree
 
 from experiments.train.batches import Batches, NgramHash, ngram_hash
 from experiments.train.lesson import Lesson
-from experiments.train.losses import Learner, token_loss
-from experiments.train.optimiser import optimiser, schedule
+from experiments.train.losses import Batch, Learner
+from experiments.train.optimiser import Pace
 from experiments.train.start import first_params, first_table
-from experiments.train.steps import Step, Training, begin, draft_step, network_step
+from experiments.train.steps import Parts, Training, begin, draft_step, network_step, token_parts
 from fnx_jax.families.flash_next.params import ModelParams
 
 NETWORK, DRAFT = "network", "draft"
@@ -68,14 +69,15 @@ def train(lesson: Lesson, plan: Plan, folder: Path, report: Callable[[dict], Non
     hash_ = ngram_hash(lesson.config)
     params, batches = first_params(lesson.config, plan.seed), batches_of(lesson.train, hash_, plan)
     learner = Learner(dataclasses.replace(params, mtp=None), first_table(hash_.rows, lesson.config, plan.seed))
-    rule = optimiser(schedule(plan.rate, plan.steps, plan.warmup, plan.cooldown))
+    pace = Pace(plan.rate, plan.steps, plan.warmup, plan.cooldown)
     held_out = held_out_loss(lesson, hash_, plan)
+    step = partial(network_step, config=lesson.config, pace=pace)
     phase = _Phase(folder, NETWORK, plan, plan.steps, report)
-    learner = phase.run(begin(jax.device_put(learner), rule), network_step(lesson.config, rule), batches, held_out)
-    rule = optimiser(schedule(plan.rate, plan.draft_steps, plan.warmup, plan.cooldown))
-    step = draft_step(lesson.config, rule, plan.depths, learner)
+    learner = phase.run(begin(jax.device_put(learner), pace), step, batches, held_out)
+    pace = dataclasses.replace(pace, steps=plan.draft_steps)
+    step = partial(draft_step, fixed=learner, config=lesson.config, pace=pace, depths=plan.depths)
     phase = _Phase(folder, DRAFT, plan, plan.draft_steps, report)
-    mtp = phase.run(begin(jax.device_put(params.mtp), rule), step, batches, None)
+    mtp = phase.run(begin(jax.device_put(params.mtp), pace), step, batches, None)
     return Trained(dataclasses.replace(learner.params, mtp=mtp), learner.table)
 
 
@@ -92,8 +94,15 @@ def held_out_loss(lesson: Lesson, hash_: NgramHash, plan: Plan) -> Callable[[Lea
     batches = Batches(lesson.held_out, hash_, plan.rows, plan.length, plan.seed)
     last = len(lesson.held_out) - plan.length - 1
     first = np.linspace(0, last, plan.held_out_batches * plan.rows).astype(np.int64).reshape(-1, plan.rows)
-    loss = jax.jit(lambda learner, batch: token_loss(learner, lesson.config, batch)[1]["loss"])
-    return lambda learner: float(np.mean([loss(learner, batches.at(places)) for places in first]))
+
+    def loss(learner: Learner) -> float:
+        return float(np.mean([token_parts(learner, batches.at(places), lesson.config)["loss"] for places in first]))
+
+    return loss
+
+
+Step = Callable[[Training, Batch], tuple[Training, Parts]]
+"""The buffers of its first argument are given up."""
 
 
 class _Phase:

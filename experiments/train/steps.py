@@ -1,6 +1,10 @@
-"""Traced: one step of training, compiled once for the network and once for its draft head. Read next: run.py."""
+"""Traced: one step of training, of the network or of its draft head; equal settings share a compiled program.
+
+Read next: run.py.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +14,7 @@ from flax import struct
 from jaxtyping import PyTree
 
 from experiments.train.losses import Batch, Learner, draft_loss, token_loss
+from experiments.train.optimiser import Pace, optimiser
 from fnx_jax.families.flash_next.config import FlashNextConfig
 
 
@@ -22,35 +27,37 @@ class Training:
     optimiser: PyTree
 
 
-Step = Callable[[Training, Batch], tuple[Training, dict[str, jax.Array]]]
-"""Its first argument's buffers are given up."""
+Parts = dict[str, jax.Array]
+"""What a loss is made of, by name."""
 
 
-def begin(learner: PyTree, rule: optax.GradientTransformation) -> Training:
+def begin(learner: PyTree, pace: Pace) -> Training:
     """A phase before its first step."""
-    return Training(jnp.int32(0), learner, rule.init(learner))
+    return Training(jnp.int32(0), learner, optimiser(pace).init(learner))
 
 
-def network_step(config: FlashNextConfig, rule: optax.GradientTransformation) -> Step:
-    """A step of a `Learner`."""
-    return jax.jit(_step(lambda learner, batch: token_loss(learner, config, batch), rule), donate_argnums=0)
+@partial(jax.jit, static_argnames=("config", "pace"), donate_argnames="training")
+def network_step(training: Training, batch: Batch, config: FlashNextConfig, pace: Pace) -> tuple[Training, Parts]:
+    """A step of a `Learner`. The buffers of `training` are given up."""
+    return _step(training, lambda learner: token_loss(learner, config, batch), pace)
 
 
-def draft_step(config: FlashNextConfig, rule: optax.GradientTransformation, depths: int, fixed: Learner) -> Step:
-    """A step of the draft head (`MtpParams`), towards what the rest, which stays fixed, gives."""
-
-    def step(training: Training, fixed: Learner, batch: Batch) -> tuple[Training, dict[str, jax.Array]]:
-        return _step(lambda mtp, batch: draft_loss(mtp, fixed, config, batch, depths), rule)(training, batch)
-
-    jitted = jax.jit(step, donate_argnums=0)
-    return lambda training, batch: jitted(training, fixed, batch)
+@partial(jax.jit, static_argnames=("config", "pace", "depths"), donate_argnames="training")
+def draft_step(
+    training: Training, batch: Batch, fixed: Learner, config: FlashNextConfig, pace: Pace, depths: int
+) -> tuple[Training, Parts]:
+    """A step of the draft head (`MtpParams`), towards what the rest, `fixed`, gives. As `network_step` otherwise."""
+    return _step(training, lambda mtp: draft_loss(mtp, fixed, config, batch, depths), pace)
 
 
-def _step(loss: Callable[[Any, Batch], Any], rule: optax.GradientTransformation) -> Step:
-    def step(training: Training, batch: Batch) -> tuple[Training, dict[str, jax.Array]]:
-        gradient, parts = jax.grad(loss, has_aux=True)(training.learner, batch)
-        updates, state = rule.update(gradient, training.optimiser, training.learner)
-        learner = optax.apply_updates(training.learner, updates)
-        return Training(training.step + jnp.int32(1), learner, state), parts | {"norm": optax.tree.norm(gradient)}
+@partial(jax.jit, static_argnames="config")
+def token_parts(learner: Learner, batch: Batch, config: FlashNextConfig) -> Parts:
+    """What the network's loss is made of, without a step."""
+    return token_loss(learner, config, batch)[1]
 
-    return step
+
+def _step(training: Training, loss: Callable[[Any], tuple[jax.Array, Parts]], pace: Pace) -> tuple[Training, Parts]:
+    gradient, parts = jax.grad(loss, has_aux=True)(training.learner)
+    updates, state = optimiser(pace).update(gradient, training.optimiser, training.learner)
+    learner = optax.apply_updates(training.learner, updates)
+    return Training(training.step + jnp.int32(1), learner, state), parts | {"norm": optax.tree.norm(gradient)}

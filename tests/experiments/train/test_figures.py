@@ -2,7 +2,6 @@
 
 import math
 import xml.etree.ElementTree
-from typing import cast
 
 import jax
 import numpy as np
@@ -10,13 +9,11 @@ import pytest
 
 from experiments.demo_figures import smooth
 from experiments.train import card, held_out
-from experiments.train.acceptance import accepted
+from experiments.train.acceptance import accepted, draft_logits
 from experiments.train.backoff import backoff
 from experiments.train.batches import ngram_hash
 from experiments.train.curve import curve
-from experiments.train.drafts import draft_hidden
-from experiments.train.losses import Batch, embeddings
-from experiments.train.network import last_streams
+from experiments.train.losses import Batch
 from experiments.train.run import Trained
 from pallas_kernels.keyed_noise import gumbel_noise, seed_words
 from tests.experiments.train import tiny
@@ -80,13 +77,11 @@ def test_a_reply_that_is_the_draft_is_accepted_and_another_is_not(temperature):
     learner, hash_ = tiny.learner(), ngram_hash(tiny.config())
     text = np.stack([tiny.stream(8), tiny.stream(16)[8:]])
     window = np.concatenate([np.full((2, 2), hash_.eos, np.int32), text], axis=1)
-    ngram = embeddings(learner, Batch(text, hash_.row_ids(window)))
-    streams, _ = jax.jit(last_streams, static_argnums=1)(params, config, text, ngram)
-    hidden, _ = jax.jit(draft_hidden, static_argnums=(1, 4))(params, config, streams, text, 1)
-    logits = np.asarray(hidden[0] @ cast(jax.Array, params.head).T).reshape(*text.shape, -1)[:, 1]
+    drafts = draft_logits(learner, params, Batch(text, hash_.row_ids(window)), config, 2)
+    logits = np.asarray(drafts[0]).reshape(*text.shape, -1)[:, 1]
     position, ids = np.full(2, 3, np.int32), np.arange(config.vocabulary, dtype=np.int32)[None]
     seeds = np.stack([seed_words(0), seed_words(1)])
-    noise = np.asarray(gumbel_noise(seeds, np.zeros(2, np.int32), position, ids))
+    noise = np.asarray(jax.jit(gumbel_noise)(seeds, np.zeros(2, np.int32), position, ids))
     text[:, 3], text[:, 4:] = (logits + noise * temperature).argmax(axis=1), -1  # the replies end after one token
     trained = Trained(params, learner.table)
     first, second = accepted(trained, config, hash_, text, 3, 2, temperature)

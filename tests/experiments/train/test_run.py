@@ -19,7 +19,7 @@ PLAN = run.Plan(
     rate=1e-2,
     warmup=1,
     report_steps=2,
-    save_s=0,
+    save_s=1e9,
     held_out_batches=1,
 )
 
@@ -45,14 +45,16 @@ def stop_at(step: int, phase: str):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, loose_dtypes):
-    """An uninterrupted run, its folder, and the lines it told."""
+    """An uninterrupted run that saves at the end of a phase only, its folder, and the lines it told."""
     folder, lines = tmp_path_factory.mktemp("whole"), []
     return run.train(tiny.lesson(), PLAN, folder, lines.append), folder, lines
 
 
 def test_interrupted_run_ends_with_the_same_bits(whole, tmp_path):
-    with pytest.raises(Stopped):
-        run.train(tiny.lesson(), PLAN, tmp_path, stop_at(4, run.NETWORK))
+    saving = dataclasses.replace(PLAN, save_s=0)
+    for step, phase in ((4, run.NETWORK), (2, run.DRAFT)):
+        with pytest.raises(Stopped):
+            run.train(tiny.lesson(), saving, tmp_path, stop_at(step, phase))
     resumed = run.train(tiny.lesson(), PLAN, tmp_path)
     pairs = zip(jax.tree.leaves(resumed.params), jax.tree.leaves(whole[0].params), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)

@@ -47,6 +47,7 @@ def config(budget: int = 8) -> FlashNextConfig:
     return dataclasses.replace(whole, layer_kinds=("delta", "attention"))
 
 
+@functools.cache
 def params(seed: int = 1, budget: int = 8) -> ModelParams:
     return jax.device_put(first_params(config(budget), seed))
 

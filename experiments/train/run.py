@@ -73,11 +73,11 @@ def train(lesson: Lesson, plan: Plan, folder: Path, report: Callable[[dict], Non
     held_out = held_out_loss(lesson, hash_, plan)
     step = partial(network_step, config=lesson.config, pace=pace)
     phase = _Phase(folder, NETWORK, plan, plan.steps, report)
-    learner = phase.run(begin(jax.device_put(learner), pace), step, batches, held_out)
+    learner = phase.run(begin(learner, pace), step, batches, held_out)
     pace = dataclasses.replace(pace, steps=plan.draft_steps)
     step = partial(draft_step, fixed=learner, config=lesson.config, pace=pace, depths=plan.depths)
     phase = _Phase(folder, DRAFT, plan, plan.draft_steps, report)
-    mtp = phase.run(begin(jax.device_put(params.mtp), pace), step, batches, None)
+    mtp = phase.run(begin(params.mtp, pace), step, batches, None)
     return Trained(dataclasses.replace(learner.params, mtp=mtp), learner.table)
 
 

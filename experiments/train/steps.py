@@ -32,8 +32,8 @@ Parts = dict[str, jax.Array]
 
 
 def begin(learner: PyTree, pace: Pace) -> Training:
-    """A phase before its first step."""
-    return Training(jnp.int32(0), learner, optimiser(pace).init(learner))
+    """A phase before its first step, placed as a restored one is, so that both run one program."""
+    return jax.device_put(Training(jnp.int32(0), learner, optimiser(pace).init(learner)), jax.local_devices()[0])
 
 
 @partial(jax.jit, static_argnames=("config", "pace"), donate_argnames="training")

@@ -1,10 +1,11 @@
-"""Is a lost rank noticed in time, whatever it is lost by and whatever runs? python -m experiments.faults [--json=FILE]
+"""Is a lost rank noticed in time, whatever it is lost by and whatever runs? python -m experiments.faults [--receipt]
 
 Starts a server of two processes for each case, kills or stops one of them, idle or busy, and looks at what is left:
 replies that ran, /health, exit codes and the seconds until them. Orderly ends are cases too. Exits 0 where all hold.
 """
 
 import json
+import platform
 import signal
 import threading
 import time
@@ -12,15 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
+from experiments.receipts import make_receipt, note_origin, write_receipt
 from experiments.server_pair import Pair, call
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)
 flags.DEFINE_string("json", None, "File for the results.", flag_values=FLAGS)
+flags.DEFINE_bool("receipt", False, "Write a receipt into experiments/results.", flag_values=FLAGS)
 flags.DEFINE_string("only", "", "Run the cases whose name holds this.", flag_values=FLAGS)
 flags.DEFINE_float("start_seconds", 900.0, "How long a start may take.", 1.0, flag_values=FLAGS)
 flags.DEFINE_multi_string("serve", [], "A flag for both servers; may be repeated.", flag_values=FLAGS)
@@ -226,7 +230,7 @@ def main(positional: list[str]) -> int:
     chosen = [case for case in CASES if FLAGS.only in case.name]
     if not chosen:
         raise UsageError(f"--only={FLAGS.only}: no case; they are {'; '.join(case.name for case in CASES)}")
-    results = []
+    origin, results = note_origin() if FLAGS.receipt else None, []
     for case in chosen:
         with Pair([f"--model={FLAGS.model}", *FLAGS.serve]) as pair:
             pair.wait_ready(FLAGS.start_seconds)
@@ -236,7 +240,16 @@ def main(positional: list[str]) -> int:
             print(table(results).splitlines()[-1], flush=True)
     if FLAGS.json is not None:
         Path(FLAGS.json).write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    if origin is not None:
+        receipt = make_receipt(origin, "faults", f"{platform.machine()} CPU, two processes", figures(results))
+        print(f"receipt: {write_receipt(receipt)}")
     return 1 if any(result.wrong for result in results) else 0
+
+
+def figures(results: Sequence[Result]) -> dict[str, Any]:
+    """Those of a receipt: how many cases held, and of each what was seen."""
+    held = sum(not result.wrong for result in results)
+    return {"cases": len(results), "held": held, "seen": {result.name: asdict(result) for result in results}}
 
 
 if __name__ == "__main__":

@@ -126,17 +126,12 @@ def report(results: list[Cell], console: Console) -> None:
             found.model,
             str(found.tp),
             found.cell,
-            *_columns(found.served),
-            *_columns(found.matmuls),
+            *found.served.columns(),
+            *found.matmuls.columns(),
             f"{found.agreement:.4f}",
             found.forms,
         )
     console.print(table)
-
-
-def _columns(compared: Compared) -> tuple[str, ...]:
-    spread = f"{compared.low:.2f}-{compared.high:.2f}"
-    return f"{compared.a_ms:.1f}", f"{compared.b_ms:.1f}", f"{compared.ratio:.2f}", f"{compared.cpu_ratio:.2f}", spread
 
 
 def measure(names: Sequence[str], tps: Sequence[int]) -> Iterator[tuple[Cell, dict[str, Any]]]:

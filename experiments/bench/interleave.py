@@ -26,6 +26,11 @@ class Compared:
     high: float
     repeats: int
 
+    def columns(self) -> tuple[str, ...]:
+        """A table's texts: both times, the ratio of the wall, that of the process, the quartiles."""
+        spread = f"{self.low:.2f}-{self.high:.2f}"
+        return f"{self.a_ms:.1f}", f"{self.b_ms:.1f}", f"{self.ratio:.2f}", f"{self.cpu_ratio:.2f}", spread
+
 
 def compare(a: Callable[[], object], b: Callable[[], object], repeats: int) -> Compared:
     """Runs A and B once unmeasured, then `repeats` times A B B A. Both must wait for their results."""

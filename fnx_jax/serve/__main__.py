@@ -130,7 +130,11 @@ def _assets(folder: Path) -> TextAssets:
 
 
 def model_settings() -> ModelSettings:
-    """The model's choices from the flags."""
+    """The model's choices from the flags. Raises UsageError."""
+    if FLAGS.max_rows % 16:
+        raise UsageError(f"--max_rows={FLAGS.max_rows}: a multiple of 16 was wanted")
+    if FLAGS.tp & (FLAGS.tp - 1):
+        raise UsageError(f"--tp={FLAGS.tp}: a power of two was wanted")
     return ModelSettings(
         folder=Path(FLAGS.model),
         devices=FLAGS.tp,

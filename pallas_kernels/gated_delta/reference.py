@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.elementary import exp
 from pallas_kernels.gated_delta.rows import depthwise
 from pallas_kernels.norms import l2_normalise
+from pallas_kernels.row_tiles import NARROWEST
 from pallas_kernels.tree_sum import product_sum
 
 
@@ -93,8 +94,10 @@ def _read_out(keys: Float[Array, "H 2 dk"], state: Float[Array, "H dk dv"]) -> F
     if jax.default_backend() == "gpu":
         # A library's dot may depend on the number of heads, which devices share.
         return product_sum(state[:, None], keys[:, :, :, None], axis=2)
-    heads = keys.shape[0]
-    if heads == 1:  # alone it would be another kind of dot
-        keys, state = jnp.tile(keys, (2, 1, 1)), jnp.tile(state, (2, 1, 1))
+    heads, _, size = state.shape
+    # A lone head's dot, and one with few outputs, would be compiled into the program around it.
+    missing = max(0, 2 - heads), max(0, NARROWEST - size)
+    keys = jnp.pad(keys, ((0, missing[0]), (0, 0), (0, 0)))
+    state = jnp.pad(state, ((0, missing[0]), (0, 0), (0, missing[1])))
     axes = (((2,), (1,)), ((0,), (0,)))
-    return jax.lax.dot_general(keys, state, axes, precision=jax.lax.Precision.HIGHEST)[:heads]
+    return jax.lax.dot_general(keys, state, axes, precision=jax.lax.Precision.HIGHEST)[:heads, :, :size]

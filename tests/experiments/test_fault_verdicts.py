@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from experiments.faults import LIMIT_S, Case, Result, judge
+from experiments.faults import LIMIT_S, Case, Result, figures, judge
 
 KILLED = Case(signal.SIGKILL, (1,), busy=True)
 
@@ -32,3 +32,8 @@ def test_a_server_may_be_gone_before_anybody_asks(health):
 def test_what_does_not_hold_is_named(changes, word):
     (wrong,) = judge(KILLED, seen(**changes))
     assert word in wrong
+
+
+def test_a_receipt_counts_what_held():
+    found = figures([seen(), seen(wrong=["/health said nothing"])])
+    assert (found["cases"], found["held"]) == (2, 1)

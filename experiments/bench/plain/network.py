@@ -62,22 +62,23 @@ def _layers(
     for number, layer in enumerate(params.layers):
         if layer.ngram is not None:
             place = config.ngram_layers.index(number)
-            ngram[place], streams = _ngram(streams, ngram_BLE[:, place], layer.ngram, forms, ngram[place], lane)
+            ngram[place], streams = mix_ngrams(streams, ngram_BLE[:, place], layer.ngram, forms, ngram[place], lane)
         plane = config.index_in_kind(number)
         x, gate = read(streams, layer.mixer_hyper, forms)
         if isinstance(layer.mixer, DeltaParams):
-            delta[plane], out = _delta(x, layer.mixer, forms, delta[plane], lane)
+            delta[plane], out = recurrent_mixer(x, layer.mixer, forms, delta[plane], lane)
         else:
-            attention[plane], out = _attention(x, layer.mixer, forms, attention[plane], position_B, lane)
+            attention[plane], out = attention_mixer(x, layer.mixer, forms, attention[plane], position_B, lane)
         streams = write(streams, out, gate)
         x, gate = read(streams, layer.moe_hyper, forms)
         streams = write(streams, moe(x, layer.moe, forms), gate)
     return PlainCache(delta=tuple(delta), attention=tuple(attention), ngram=tuple(ngram)), streams
 
 
-def _delta(
+def recurrent_mixer(
     x: Array, mixer: DeltaParams, forms: Forms, cache: DeltaCache, lane: Array | None
 ) -> tuple[DeltaCache, Array]:
+    """The recurrent mixer; lane: of a prompt, None for a row of every lane. Returns the cache and its output."""
     if lane is None:
         cache, out = decode_delta(x, mixer, forms, cache)
     else:
@@ -85,7 +86,7 @@ def _delta(
     return cache, delta_output(out, x, mixer, forms)
 
 
-def _attention(
+def attention_mixer(
     x: Array,
     mixer: AttentionParams,
     forms: Forms,
@@ -93,6 +94,7 @@ def _attention(
     position_B: Array | None,
     lane: Array | None,
 ) -> tuple[AttentionCache, Array]:
+    """The attention mixer, likewise."""
     if lane is not None:
         return prefill_attention(x, mixer, forms, cache, lane)
     assert position_B is not None
@@ -115,9 +117,10 @@ def _mixed(streams: Array, weights: HyperWeights, forms: Forms) -> tuple[Array, 
     return jnp.mean(mixed.reshape(streams.shape[0], config.streams, -1), axis=1), normed
 
 
-def _ngram(
+def mix_ngrams(
     streams: Array, embedding: Array, weights: NgramWeights, forms: Forms, tail: Array, lane: Array | None
 ) -> tuple[Array, Array]:
+    """The n-gram mix into the streams. Returns the rows that its convolution remembers, and the streams."""
     config, rows = forms.config, streams.shape[0]
     n, eps, shape = config.streams, config.norm_eps, (rows, config.streams, config.hidden)
     key = grouped_rms(linear(embedding, weights.key, n * config.hidden), weights.norm_key, n, eps)

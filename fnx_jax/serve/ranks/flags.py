@@ -34,10 +34,13 @@ def read_group(values: flags.FlagValues) -> Group | None:
     token = _token(values.rank_token_file)
     try:
         host, port = parse_address(values.coordinator)
+    except ValueError as error:
+        raise UsageError(f"--coordinator: {error}") from None
+    try:
         waits = dict(join_s=values.join_seconds, silence_s=values.rank_silence_seconds)
         return Group(host, port, values.ranks, values.rank, token, **waits)
     except ValueError as error:
-        raise UsageError(f"--coordinator: {error}") from None
+        raise UsageError(f"--{error}") from None
 
 
 def _token(file: str | None) -> bytes:

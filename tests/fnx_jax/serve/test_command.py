@@ -38,6 +38,12 @@ def test_keys_come_from_flags_and_file(tmp_path):
     assert command.settings().api_keys == ("one", "two", "three")
 
 
+@pytest.mark.parametrize("flag", ["--max_rows=17", "--tp=3"])
+def test_sizes_that_cannot_be_are_refused_before_anything_starts(capsys, flag):
+    assert execute(command.main, command.FLAGS, ["serve", flag]) == 2
+    assert capsys.readouterr().err.startswith(f"serve: {flag}: a ")
+
+
 def test_an_endless_drain_is_refused(capsys):
     assert "--drain_seconds" in refused(capsys, f"--drain_seconds={math.inf}")
 
@@ -47,8 +53,8 @@ def test_an_endless_drain_is_refused(capsys):
     [
         (["--ranks=2"], "need --coordinator"),
         (["--rank=1"], "need --coordinator"),
-        (["--coordinator=localhost:4000"], "ranks=1"),
-        (["--coordinator=localhost:4000", "--ranks=2", "--rank=2"], "rank=2"),
+        (["--coordinator=localhost:4000"], "serve: --ranks=1:"),
+        (["--coordinator=localhost:4000", "--ranks=2", "--rank=2"], "serve: --rank=2:"),
         (["--coordinator=localhost", "--ranks=2"], "HOST:PORT was wanted"),
         (["--coordinator=localhost:4000", "--ranks=2", "--tp=4"], "--tp=4"),
         (["--coordinator=localhost:4000", "--ranks=2", "--rank-token-file=/nonexistent"], "--rank_token_file"),

@@ -18,7 +18,7 @@ from experiments.train.batches import NgramHash
 from experiments.train.drafts import draft_hidden
 from experiments.train.export import learner
 from experiments.train.losses import Batch, Learner, embeddings
-from experiments.train.network import last_streams
+from experiments.train.network import EVERY_PICK, last_streams
 from experiments.train.run import Trained
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import ModelParams
@@ -76,8 +76,8 @@ def draft_logits(
     main: Learner, params: ModelParams, batch: Batch, config: FlashNextConfig, depths: int
 ) -> Float[Array, "d R V"]:
     """What the drafts are drawn from: row i at depth d predicts token i + d + 1."""
-    streams, _ = last_streams(params, config, batch.token, embeddings(main, batch))
-    hidden, _ = draft_hidden(params, config, streams, batch.token, depths)
+    streams, _ = last_streams(params, config, batch.token, embeddings(main, batch), EVERY_PICK)
+    hidden, _ = draft_hidden(params, config, streams, batch.token, depths, EVERY_PICK)
     return jnp.stack([dot(x_RD, cast(Array, params.head), x_RD.dtype) for x_RD in hidden])
 
 

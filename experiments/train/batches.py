@@ -50,7 +50,7 @@ def ngram_hash(config: FlashNextConfig) -> NgramHash:
     made = derive_hash(
         config.vocabulary, config.ngram_seed, 0, config.ngram_size, config.ngram_heads_per_order, config.ngram_base
     )
-    return NgramHash(*(made[i] for i in (0, 1, 2)), eos=config.eos_token_ids[0])
+    return NgramHash(*made, eos=config.eos_token_ids[0])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from experiments.train import attention
-from experiments.train.network import Side, after_mixer, read
+from experiments.train.network import ROOM, Side, after_mixer, read
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import AttentionParams, ModelParams
 from fnx_jax.families.flash_next.sequence import residual
@@ -22,11 +22,12 @@ def draft_hidden(
     streams: Float[Array, "R N"],
     token_BT: Int[Array, "B T"],
     depths: int,
+    room: float = ROOM,
 ) -> tuple[list[Float[Array, "R D"]], Side]:
     """What the head takes, one entry a depth.
 
     Args: streams: of every row of token_BT, after the last layer. token_BT: a chain reads the token d places on; the
-      last d rows of a sequence read the tokens at its beginning instead, and mean nothing.
+      last d rows of a sequence read the tokens at its beginning instead, and mean nothing. room: as in `last_streams`.
     Returns: row i of entry d - 1 predicts token i + d + 1, and the draft layer's side losses (the first depth's index).
     """
     assert params.mtp is not None
@@ -48,7 +49,7 @@ def draft_hidden(
         further = [(jnp.sum(rows.q * k[:, :, :, None], axis=-1), v) for k, v in chained]
         y = attention.output(attention.read_out(scores, seen, first.v, further), rows, layer.mixer, config)
         index = attention.index_loss(scores, x, layer.mixer, config, shape) if depth == 1 else jnp.float32(0)
-        streams, routing = after_mixer(residual.write(streams, y, gate), layer, config)
+        streams, routing = after_mixer(residual.write(streams, y, gate), layer, config, room)
         side = side + Side(index, (routing,))
         out.append(residual.read_only(streams, mtp.mixer, config))
     return out, side

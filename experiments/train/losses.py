@@ -9,7 +9,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from experiments.train.drafts import draft_hidden
-from experiments.train.network import last_streams
+from experiments.train.network import ROOM, last_streams
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import ModelParams, MtpParams
 from fnx_jax.families.flash_next.sequence import residual
@@ -40,12 +40,14 @@ def embeddings(learner: Learner, batch: Batch) -> Float[Array, "B T E"]:
     return learner.table[batch.ngram].reshape(*batch.ngram.shape[:2], -1)
 
 
-def token_loss(learner: Learner, config: FlashNextConfig, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array]]:
+def token_loss(
+    learner: Learner, config: FlashNextConfig, batch: Batch, room: float = ROOM
+) -> tuple[Float[Array, ""], dict[str, Array]]:
     """Cross-entropy of the next token plus the side losses; returns the parts by name too.
 
-    share: [layers, E], of the picks that each expert gets.
+    room: of an expert, over its even share. share: [layers, E], of the picks that each expert gets.
     """
-    streams, side = last_streams(learner.params, config, batch.token[:, :-1], embeddings(learner, batch))
+    streams, side = last_streams(learner.params, config, batch.token[:, :-1], embeddings(learner, batch), room)
     logits_RV = _logits(learner.params, residual.read_only(streams, learner.params.mixer, config))
     size_R = jax.nn.logsumexp(logits_RV, axis=-1)
     loss = jnp.mean(size_R - _at(logits_RV, batch.token[:, 1:].reshape(-1)))

@@ -5,6 +5,7 @@ blocks are those of the sequence functions, but for experts (by buffers) and att
 """
 
 import functools
+import math
 from typing import cast
 
 import jax
@@ -23,8 +24,8 @@ from pallas_kernels.hyper_connection import HyperWeights
 
 CHUNK = 16
 """Rows of a chunk of the recurrence: what a CPU is fastest with."""
-ROOM = 1.5
-"""Rows an expert has room for, over its even share."""
+ROOM, EVERY_PICK = 1.5, math.inf
+"""Rows an expert has room for, over its even share: what training takes, and what leaves out no pick."""
 
 
 @struct.dataclass
@@ -52,9 +53,13 @@ class Routing:
 
 
 def last_streams(
-    params: ModelParams, config: FlashNextConfig, token_BT: Int[Array, "B T"], ngram_BTE: Float[Array, "B T E"]
+    params: ModelParams,
+    config: FlashNextConfig,
+    token_BT: Int[Array, "B T"],
+    ngram_BTE: Float[Array, "B T E"],
+    room: float = ROOM,
 ) -> tuple[Float[Array, "R N"], Side]:
-    """The streams after the last layer. One n-gram layer at most."""
+    """The streams after the last layer. One n-gram layer at most. room: of an expert, over its even share."""
     shape = token_BT.shape
     streams = residual.embed(params.embedding, token_BT.reshape(-1), config)
     side = Side(jnp.float32(0), ())
@@ -63,13 +68,13 @@ def last_streams(
             if layer_params.ngram is not None:
                 mix = functools.partial(ngram_mix, weights=layer_params.ngram, config=config)
                 streams = _flat(jax.vmap(mix)(streams.reshape(*shape, -1), ngram_BTE))
-            streams, more = _layer(streams, layer_params, config, shape)
+            streams, more = _layer(streams, layer_params, config, shape, room)
             side = side + more
     return streams, side
 
 
 def _layer(
-    streams: Float[Array, "R N"], params: LayerParams, config: FlashNextConfig, shape: tuple[int, ...]
+    streams: Float[Array, "R N"], params: LayerParams, config: FlashNextConfig, shape: tuple[int, ...], room: float
 ) -> tuple[Float[Array, "R N"], Side]:
     x, gate = read(streams, params.mixer_hyper, config)
     index = jnp.float32(0)
@@ -78,16 +83,16 @@ def _layer(
     else:
         mix = functools.partial(network.mix, params=params.mixer, config=config, chunk=CHUNK)
         y = _flat(jax.vmap(mix)(x.reshape(*shape, -1)))
-    streams, routing = after_mixer(residual.write(streams, y, gate), params, config)
+    streams, routing = after_mixer(residual.write(streams, y, gate), params, config, room)
     return streams, Side(index, (routing,))
 
 
 def after_mixer(
-    streams: Float[Array, "R N"], params: LayerParams, config: FlashNextConfig
+    streams: Float[Array, "R N"], params: LayerParams, config: FlashNextConfig, room: float
 ) -> tuple[Float[Array, "R N"], Routing]:
     """The second half of a layer, and how it routed."""
     x, gate = read(streams, params.moe_hyper, config)
-    y, routing = mixture(x, params.moe, config)
+    y, routing = mixture(x, params.moe, config, room)
     return residual.write(streams, y, gate), routing
 
 
@@ -106,16 +111,16 @@ def read(
 
 
 def mixture(
-    x_RD: Float[Array, "R D"], params: MoeParams, config: FlashNextConfig
+    x_RD: Float[Array, "R D"], params: MoeParams, config: FlashNextConfig, room: float
 ) -> tuple[Float[Array, "R D"], Routing]:
     """The mixture of experts, but for picks that find no room, and how it routed."""
     probability_RE = jax.nn.softmax(dot(x_RD, params.router, x_RD.dtype), axis=-1)
     weight, expert = jax.lax.top_k(probability_RE, config.active_experts)
     if config.normalise_picks:
         weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
-    room = int(ROOM * expert.size / config.experts)
+    rows = int(min(max(room * expert.size / config.experts, 1), len(expert)))  # no row picks an expert twice
     (gate,), (up,), (down,) = cast(tuple[tuple[Array], ...], (params.lines.gate, params.lines.up, params.lines.down))
-    out = expert_mix(x_RD, expert, weight, gate, up, down, room) + moe.shared_expert(x_RD, params.shared, config)
+    out = expert_mix(x_RD, expert, weight, gate, up, down, rows) + moe.shared_expert(x_RD, params.shared, config)
     share_E = jnp.zeros((config.experts,), x_RD.dtype).at[expert.reshape(-1)].add(1 / expert.size)
     balance = config.experts * jnp.sum(share_E * jnp.mean(probability_RE, axis=0))
     return out, Routing(share_E, balance)

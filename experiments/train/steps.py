@@ -14,6 +14,7 @@ from flax import struct
 from jaxtyping import PyTree
 
 from experiments.train.losses import Batch, Learner, draft_loss, token_loss
+from experiments.train.network import EVERY_PICK
 from experiments.train.optimiser import Pace, optimiser
 from fnx_jax.families.flash_next.config import FlashNextConfig
 
@@ -52,8 +53,8 @@ def draft_step(
 
 @partial(jax.jit, static_argnames="config")
 def token_parts(learner: Learner, batch: Batch, config: FlashNextConfig) -> Parts:
-    """What the network's loss is made of, without a step."""
-    return token_loss(learner, config, batch)[1]
+    """What the network's loss is made of, without a step and with every pick of an expert, as in serving."""
+    return token_loss(learner, config, batch, EVERY_PICK)[1]
 
 
 def _step(training: Training, loss: Callable[[Any], tuple[jax.Array, Parts]], pace: Pace) -> tuple[Training, Parts]:

@@ -2,7 +2,8 @@
 
     python -m experiments.train_demo --work .cache/train
 
-Read next: train/run.py, then demo_figures.py, which measures and packs.
+A run that was stopped goes on by the same command. Read next: train/run.py, then demo_figures.py, which measures and
+packs.
 """
 
 # Training promises no bits across programs, so it runs without serving's backend flags, which cost it half its speed:
@@ -14,31 +15,37 @@ jax.devices()
 import dataclasses  # noqa: E402
 import json  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
 
-from absl import app, flags, logging  # noqa: E402
+from absl import flags, logging  # noqa: E402
 
-from experiments.train import corpus, export, lesson, run  # noqa: E402
+from checkpoints.commands import UsageError, run  # noqa: E402
+from experiments.train import corpus, export, lesson  # noqa: E402
+from experiments.train.errors import TrainingError  # noqa: E402
+from experiments.train.run import Plan, train  # noqa: E402
 
-_WORK = flags.DEFINE_string("work", ".cache/train", "folder of checkpoints and logs; an interrupted run goes on there")
-_PLAN: dict[str, Any] = {
-    name: flags.DEFINE_float(name, default, f"see train/run.py: Plan.{name}")
-    if isinstance(default, float)
-    else flags.DEFINE_integer(name, default, f"see train/run.py: Plan.{name}")
-    for name, default in dataclasses.asdict(run.Plan()).items()
-}
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("work", ".cache/train", "Folder of checkpoints and logs.", flag_values=FLAGS)
+for _name, _default in dataclasses.asdict(Plan()).items():
+    _define = flags.DEFINE_float if isinstance(_default, float) else flags.DEFINE_integer
+    _define(_name, _default, f"See Plan.{_name} in train/run.py.", flag_values=FLAGS)
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    plan = run.Plan(**{name: flag.value for name, flag in _PLAN.items()})
-    work = Path(_WORK.value)
-    read = lesson.prepare(work, corpus.library(), lesson.SIZES, plan.seed)
-    print(f"{len(read.train):,} tokens to learn from, {len(read.held_out):,} held out", flush=True)
-    trained = run.train(read, plan, work, lambda line: print(json.dumps(line), flush=True))
+def main(positional: list[str]) -> None:
+    """Trains, and writes the checkpoint in bf16."""
+    if positional:
+        raise UsageError(f"unexpected {' '.join(positional)}")
+    logging.set_verbosity(logging.WARNING)  # the checkpointing library tells every save
+    work = Path(FLAGS.work)
+    try:
+        plan = Plan(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(Plan)})
+        read = lesson.prepare(work, corpus.library(), lesson.SIZES, plan.seed)
+        print(f"{len(read.train):,} tokens to learn from, {len(read.held_out):,} held out", flush=True)
+        trained = train(read, plan, work, lambda line: print(json.dumps(line), flush=True))
+    except TrainingError as error:
+        raise UsageError(str(error)) from error
     export.write_checkpoint(work / "plain", trained, read, lesson.SIZES)
     print(f"{work / 'plain'}: the checkpoint in bf16; next: python -m experiments.demo_figures --work={work} --out=OUT")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run(main, FLAGS)

@@ -17,6 +17,8 @@ from experiments.demo.vocabulary import added_ids, train_tokenizer
 from experiments.train.batches import stream
 from experiments.train.chats import conversations
 from experiments.train.corpus import Corpus
+from experiments.train.errors import TrainingError
+from experiments.train.folders import make_folder, write_whole
 from fnx_jax.families.flash_next.config import FlashNextConfig, read_config
 
 SIZES = Sizes(layers=4, heads=4, kv_heads=2, active_experts=2, ngram_base=20000)
@@ -43,17 +45,17 @@ class Lesson:
 def prepare(folder: Path, corpus: Corpus, sizes: Sizes, seed: int) -> Lesson:
     """Trains the tokenizer and encodes the corpus, or reads what an earlier call for the same left in the folder.
 
-    Raises: ValueError where the folder holds a lesson from another corpus, size or seed.
+    Raises: TrainingError where the folder is a file or holds a lesson from another corpus, size or seed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     mark, digest = folder / "lesson.json", _digest(corpus, sizes, seed)
     if mark.exists():
         found = json.loads(mark.read_text("utf-8"))["digest"]
         if found != digest:
-            raise ValueError(f"{folder}: holds a lesson {found}, but corpus, sizes and seed make {digest}")
+            raise TrainingError(f"{folder}: holds a lesson {found}, but corpus, sizes and seed make {digest}")
     else:
         _make(folder, corpus, sizes, seed)
-        mark.write_text(json.dumps({"digest": digest}) + "\n", "utf-8")
+        write_whole(mark, json.dumps({"digest": digest}) + "\n")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = added_ids(tokenizer)["<|endoftext|>"]
     return Lesson(

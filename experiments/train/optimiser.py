@@ -16,18 +16,30 @@ TABLE_RATE = 15.0
 
 @dataclass(frozen=True)
 class Pace:
-    """How the rate goes: up in `warmup` steps, level, and down to nothing in the last part, `cooldown` of all steps."""
+    """How the rate goes: up in `warmup` steps, at least 1, level, and down to nothing in the last part.
+
+    cooldown: that part's share of all steps; it takes one step at least.
+    """
 
     rate: float
     steps: int
     warmup: int
     cooldown: float
 
+    @property
+    def cooldown_steps(self) -> int:
+        """How many steps at the end are slower and slower."""
+        return max(int(self.steps * self.cooldown), 1)
+
+    @property
+    def level_steps(self) -> int:
+        """Steps before the cooldown; up to here nothing depends on how many there are in all."""
+        return max(self.steps - self.cooldown_steps, self.warmup)
+
     def schedule(self) -> optax.Schedule:
         """The rate by step."""
-        down = max(int(self.steps * self.cooldown), 1)
-        parts = [optax.linear_schedule(0.0, self.rate, self.warmup), optax.linear_schedule(self.rate, 0.0, down)]
-        return optax.join_schedules(parts, [max(self.steps - down, self.warmup)])
+        up, down = optax.linear_schedule(0.0, self.rate, self.warmup), (self.rate, 0.0, self.cooldown_steps)
+        return optax.join_schedules([up, optax.linear_schedule(*down)], [self.level_steps])
 
 
 def optimiser(pace: Pace) -> optax.GradientTransformation:

@@ -50,6 +50,10 @@ def test_lesson_is_made_once_and_no_other_is_taken_for_it(root, tmp_path):
     text = made.tokenizer.decode(made.held_out.tolist(), skip_special_tokens=True)
     assert all(module.text in text for module in library(root).held_out)
     assert not any(module.text in text for module in library(root).train)
+    learnt = made.tokenizer.decode(made.train.tolist(), skip_special_tokens=False)
+    assert all(module.text in learnt for module in library(root).train) and "<|im_start|>user" in learnt
+    own = [module.text.split("def ")[1].split("(")[0] for module in library(root).held_out]
+    assert own and not any(f"{name} " in learnt or f"{name}(" in learnt for name in own)  # no talk about them either
     with pytest.raises(ValueError, match="holds a lesson"):
         prepare(tmp_path, library(root), sizes, seed=2)
 

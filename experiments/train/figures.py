@@ -1,4 +1,4 @@
-"""Host side: every figure of the demo's card, from the trained checkpoint and the logs of its training.
+"""Host side: every figure of the demo's card, from the trained checkpoint.
 
 Each is kept as soon as it is known, so that a run that is stopped goes on. Read next: card.py.
 """
@@ -20,6 +20,7 @@ from experiments.train.acceptance import accepted, continuations
 from experiments.train.backoff import backoff
 from experiments.train.batches import Batches, NgramHash, ngram_hash
 from experiments.train.export import learner, parameters, read_checkpoint
+from experiments.train.folders import write_whole
 from experiments.train.lesson import Lesson
 from experiments.train.run import Trained
 from experiments.train.steps import token_parts
@@ -46,7 +47,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Figures:
-    """Measures what work/figures.json does not hold yet. plain: the trained checkpoint's folder. work: of packs too."""
+    """Measures what work/figures.json does not hold yet.
+
+    plain: the trained checkpoint's folder. work: of figures and packs, those of this checkpoint and sample alone.
+    """
 
     lesson: Lesson
     plain: Path
@@ -68,12 +72,18 @@ class Figures:
             for calibrated in (True, False):
                 pack = packs.compared(bits, calibrated)
                 self._keep(pack.name, partial(self._pack, pack, text))
-        self._keep("demo", partial(self._pack, packs.DEMO, text))
+        self._keep(packs.DEMO.name, partial(self._pack, packs.DEMO, text))
         self._keep("accepted_bf16", lambda: self._drafts(trained, self.plain, hash_))
         folder = packs.dequantised(self.work / packs.DEMO.name, self.work / "demo_plain")
         multiplied = read_checkpoint(folder, self.lesson.config)
         self._keep("accepted_demo", lambda: self._drafts(multiplied, self.work / packs.DEMO.name, hash_))
         return self._read()
+
+    def pack(self, pack: packs.Pack) -> Path:
+        """The folder of a pack, which is made where it is not there yet. Raises where the converter fails."""
+        hash_, sample = ngram_hash(self.lesson.config), self.sample
+        batches = Batches(self.lesson.train, hash_, sample.calibration, sample.length, self.seed)
+        return packs.convert(self.plain, self.work / pack.name, pack, batches.batch(0).token[:, :-1])
 
     def _trigram(self, text: held_out.Windows) -> float:
         return held_out.backoff_loss(backoff(self.lesson.train, self.lesson.config.vocabulary), text)
@@ -85,9 +95,7 @@ class Figures:
         return {"loss": perplexity.evaluate(model, text.token_BT).nats}
 
     def _pack(self, pack: packs.Pack, text: held_out.Windows) -> dict[str, float]:
-        length = self.sample.length
-        batches = Batches(self.lesson.train, ngram_hash(self.lesson.config), self.sample.calibration, length, self.seed)
-        model = self._load(packs.convert(self.plain, self.work / pack.name, pack, batches.batch(0).token[:, :-1]))
+        model = self._load(self.pack(pack))
         with open_store(self._logits) as reference:
             near = fidelity.evaluate(cast(fidelity.Logits, model), reference)
         nats = perplexity.evaluate(model, text.token_BT).nats
@@ -110,9 +118,7 @@ class Figures:
         known = self._read()
         if name not in known:
             known[name] = find()
-            unfinished = self._file.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
-            unfinished.replace(self._file)
+            write_whole(self._file, json.dumps(known, indent=1) + "\n")
             print(json.dumps({name: known[name]}), flush=True)
         return known[name]
 

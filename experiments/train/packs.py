@@ -18,7 +18,8 @@ class Pack:
     calibrated: bool
 
 
-DEMO = Pack("demo", (f"--recipe={Path(__file__).with_name('demo.toml')}",), True)
+RECIPE = Path(__file__).with_name("demo.toml")
+DEMO = Pack("demo", (f"--recipe={RECIPE}",), True)
 
 
 def compared(bits: int, calibrated: bool) -> Pack:

@@ -7,12 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.demo_figures import smooth
+from experiments.demo_figures import digest, refuse_others, replace_folder, smooth
 from experiments.train import card, held_out
 from experiments.train.acceptance import accepted, draft_logits
 from experiments.train.backoff import backoff
 from experiments.train.batches import ngram_hash
 from experiments.train.curve import curve
+from experiments.train.export import MODEL_FILE
+from experiments.train.figures import Sample
 from experiments.train.losses import Batch
 from experiments.train.run import Trained
 from pallas_kernels.keyed_noise import gumbel_noise, seed_words
@@ -56,6 +58,33 @@ def test_curve_is_a_picture_of_its_points():
     with pytest.raises(ValueError):
         curve({"a": [(0, 1.0)]}, {}, "step", "loss")
     assert smooth([(0, 1.0), (1, 2.0)], keep=0.5) == [(0, 1.0), (1, 1.5)]
+
+
+def test_folder_is_replaced_whole_and_one_with_other_files_is_refused(tmp_path):
+    pack, out = tmp_path / "pack.safetensors", tmp_path / "demo"
+    pack.write_bytes(b"weights")
+    refuse_others(out, {"README.md"})
+    (tmp_path / "demo.unfinished").mkdir()
+    (tmp_path / "demo.unfinished" / "half").touch()
+    for card_text in ("first", "second"):
+        refuse_others(out, {"README.md", pack.name})
+        replace_folder(out, [pack], {"README.md": card_text})
+        assert {file.name: file.read_text() for file in out.iterdir()} == {pack.name: "weights", "README.md": card_text}
+    assert not (tmp_path / "demo.unfinished").exists()
+    with pytest.raises(ValueError, match=r"holds README\.md"):
+        refuse_others(out, {pack.name})
+    with pytest.raises(ValueError, match="a folder was wanted"):
+        refuse_others(pack, {})
+
+
+def test_another_checkpoint_has_figures_of_its_own(tmp_path):
+    with pytest.raises(ValueError, match="no such file"):
+        digest(tmp_path, Sample(), 1)
+    (tmp_path / MODEL_FILE).write_bytes(b"one")
+    first = digest(tmp_path, Sample(), 1)
+    assert digest(tmp_path, Sample(), 1) == first != digest(tmp_path, Sample(windows=8), 1)
+    (tmp_path / MODEL_FILE).write_bytes(b"two")
+    assert digest(tmp_path, Sample(), 1) != first
 
 
 def test_windows_are_cut_from_the_whole_stream():

@@ -15,6 +15,7 @@ jax.devices()
 import dataclasses  # noqa: E402
 import json  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 from absl import flags, logging  # noqa: E402
 
@@ -25,8 +26,9 @@ from experiments.train.run import Plan, train  # noqa: E402
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("work", ".cache/train", "Folder of checkpoints and logs.", flag_values=FLAGS)
-for _name, _default in dataclasses.asdict(Plan()).items():
-    _define = flags.DEFINE_float if isinstance(_default, float) else flags.DEFINE_integer
+_DEFAULTS: dict[str, Any] = dataclasses.asdict(Plan())
+for _name, _default in _DEFAULTS.items():
+    _define: Any = flags.DEFINE_float if isinstance(_default, float) else flags.DEFINE_integer
     _define(_name, _default, f"See Plan.{_name} in train/run.py.", flag_values=FLAGS)
 
 
@@ -37,7 +39,8 @@ def main(positional: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # the checkpointing library tells every save
     work = Path(FLAGS.work)
     try:
-        plan = Plan(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(Plan)})
+        values: dict[str, Any] = {name: FLAGS[name].value for name in _DEFAULTS}
+        plan = Plan(**values)
         read = lesson.prepare(work, corpus.library(), lesson.SIZES, plan.seed)
         print(f"{len(read.train):,} tokens to learn from, {len(read.held_out):,} held out", flush=True)
         trained = train(read, plan, work, lambda line: print(json.dumps(line), flush=True))

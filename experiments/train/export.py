@@ -102,7 +102,7 @@ class _Stored:
     def linear(self, prefix: str, outputs: int, inputs: int, columns: Any = None) -> jax.Array:
         return self.plain(f"{prefix}.weight", (outputs, inputs))
 
-    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, None]:
+    def experts(self, layer_prefix: str, config: FlashNextConfig, shards: Any) -> tuple[ExpertLines, Any]:
         pools = []
         for projection in EXPERT_PROJECTIONS:
             lines = [read_expert(self._store, layer_prefix, e, projection) for e in range(config.experts)]

@@ -39,8 +39,8 @@ class Plan:
     seed: int = 1
     rows: int = 8
     length: int = 256
-    steps: int = 4000
-    draft_steps: int = 1000
+    steps: int = 3200
+    draft_steps: int = 800
     depths: int = 3
     rate: float = 3e-3
     warmup: int = 100

@@ -113,6 +113,13 @@ def test_every_parameter_learns(whole):
     assert not still
 
 
+def test_table_learns_in_the_rows_that_are_read_alone(whole):
+    moved = np.flatnonzero((np.asarray(whole[0].table) != np.asarray(tiny.learner(PLAN.seed).table)).any(axis=1))
+    batches = run.batches_of(tiny.stream(), tiny.batches().hash, PLAN)
+    read = [batches.batch(step).ngram for step in range(PLAN.steps)]
+    assert 0 < len(moved) < len(whole[0].table) and set(moved) <= set(np.unique(read))
+
+
 def test_finished_run_is_not_trained_again_and_a_shorter_plan_is_refused(whole):
     _, folder, _ = whole
     lines = []

@@ -39,7 +39,13 @@ def flags_missing(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def configure() -> None:
-    """Adds the flags to XLA_FLAGS where no backend is up yet; otherwise changes nothing (see `require`)."""
+    """Adds the flags to XLA_FLAGS where no backend is up yet; otherwise changes nothing (see `require`).
+
+    Raises: BackendError where XLA_FLAGS is the name of a file, to which nothing can be added.
+    """
+    present = os.environ.get("XLA_FLAGS", "").strip()
+    if present and not present.startswith("-"):
+        raise BackendError(f"XLA_FLAGS={present}: flags were wanted, a file of flags is not read")
     missing = flags_missing(os.environ)
     if missing and not xla_bridge.backends_are_initialized():
         os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *missing]).strip()

@@ -20,6 +20,12 @@ def test_missing_flags_are_named():
     assert backend.CPU_FLAGS[0] not in backend.flags_missing(present)
 
 
+def test_a_file_of_flags_is_refused(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "flags.txt")
+    with pytest.raises(backend.BackendError, match=r"XLA_FLAGS=flags\.txt"):
+        backend.configure()
+
+
 def test_a_flag_set_again_to_another_value_is_missing():
     required = " ".join(backend.CPU_FLAGS + backend.GPU_FLAGS)
     for flag in backend.CPU_FLAGS + backend.GPU_FLAGS:

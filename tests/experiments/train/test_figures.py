@@ -104,7 +104,8 @@ def test_windows_are_cut_from_the_whole_stream():
 @pytest.mark.parametrize("temperature", (0.0, 1.0))
 def test_a_reply_that_is_the_draft_is_accepted_and_another_is_not(temperature):
     config = tiny.config(kinds=("attention",))  # one layer, which compiles sooner
-    params = dataclasses.replace(tiny.params(), layers=(tiny.params().layers[1].replace(ngram=None),))
+    layer = dataclasses.replace(tiny.params().layers[1], ngram=None)
+    params = dataclasses.replace(tiny.params(), layers=(layer,))
     learner, hash_ = Learner(params, tiny.learner().table), ngram_hash(config)
     text = np.stack([tiny.stream(8), tiny.stream(16)[8:]])
     window = np.concatenate([np.full((2, 2), hash_.eos, np.int32), text], axis=1)

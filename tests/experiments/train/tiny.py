@@ -40,11 +40,11 @@ SIZES = Sizes(
 
 
 @functools.cache
-def config(budget: int = 8) -> FlashNextConfig:
-    """budget: tokens of kept blocks."""
+def config(budget: int = 8, kinds: tuple[str, ...] = ("delta", "attention")) -> FlashNextConfig:
+    """budget: tokens of kept blocks. kinds: of the layers; the second one takes n-grams."""
     text = text_config(dataclasses.replace(SIZES, index_budget=budget), reset_id=60)
     whole = read_config({"model_type": "qwen4_exp", "text_config": text})
-    return dataclasses.replace(whole, layer_kinds=("delta", "attention"))
+    return dataclasses.replace(whole, layer_kinds=kinds)
 
 
 @functools.cache

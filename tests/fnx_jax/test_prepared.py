@@ -59,9 +59,8 @@ def packs(tmp_path_factory):
     return pack, folder / "prepared"
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-def test_pack_and_its_prepared_form_are_one_model(packs, devices):
-    pack, prepared = packs
+def test_pack_and_its_prepared_form_are_one_model(packs):
+    (pack, prepared), devices = packs, 4
     assert not list(prepared.glob("*.safetensors")) and (prepared / "tokenizer.json").exists()
     (wanted, wanted_params), (found, params) = parameters(pack, devices), parameters(prepared, devices)
     assert_same(params, wanted_params)

@@ -1,5 +1,6 @@
 """EXL3 layers are stored in whole blocks of 128; what a block yields beyond the layer's own width never counts."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_a_hyper_connection_reads_with_weights_of_any_width(down, up, inject):
         up=weight(WIDTH, RANK, up),
         inject=weight(STREAMS, WIDTH, inject),
     )
-    x, gate = read(jnp.asarray(streams), w, STREAMS, EPS)
+    x, gate = jax.jit(lambda streams: read(streams, w, STREAMS, EPS))(streams)
     normed = norms.grouped_rms(jnp.asarray(streams), jnp.asarray(norm), STREAMS, EPS)
     low = dense.linear(normed, w.down, RANK) / STREAMS
     mixed = _sigmoid(dense.linear(low * _sigmoid(low), w.up, WIDTH)) * normed
@@ -54,7 +55,7 @@ def test_an_ngram_embedding_enters_with_weights_of_any_width(key, value):
         norm_conv=normal(WIDTH),
         conv_CT=normal(WIDTH, 4),
     )
-    u, c = injected(jnp.asarray(normal(5, WIDTH)), jnp.asarray(normal(5, 64)), w, STREAMS, EPS)
+    u, c = jax.jit(lambda x, e: injected(x, e, w, STREAMS, EPS))(normal(5, WIDTH), normal(5, 64))
     assert u.shape == c.shape == (5, WIDTH)
 
 

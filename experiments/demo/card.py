@@ -2,7 +2,7 @@
 
 import platform
 
-_CARD = """---
+HEAD = """---
 license: apache-2.0
 language: code
 tags: [exl3, qwen4_exp, demo]
@@ -12,7 +12,12 @@ tags: [exl3, qwen4_exp, demo]
 
 A `qwen4_exp` model small enough to live in the repository, in EXL3, served when no `--model` is given. It has every
 part of a full pack: recurrent and sparse attention layers, four residual streams, routed and shared experts, the hashed
-n-gram table in its own file, a draft head, a tokenizer and a chat template. It knows nothing: use it to try the server,
+n-gram table in its own file, a draft head, a tokenizer and a chat template."""
+"""How every card of a demo begins, up to what the model knows."""
+
+_CARD = (
+    HEAD
+    + """ It knows nothing: use it to try the server,
 to test clients, and to check that tokens depend on the prompt, the parameters and the seed alone.
 
 - **Weights.** Random, but for one planted thing: the embedding of a token points at the head rows of three tokens that
@@ -25,6 +30,7 @@ to test clients, and to check that tokens depend on the prompt, the parameters a
 - **Written by** `python -m experiments.make_demo`: the same Python version and seed give the same bytes.
 - **Licence.** Apache-2.0, as the rest of the project.
 """
+)
 
 
 def model_card(bits: float) -> str:

@@ -5,17 +5,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_CARD = """---
-license: apache-2.0
-language: code
-tags: [exl3, qwen4_exp, demo]
----
+from experiments.demo.card import HEAD
 
-# fnx_jax demo
-
-A `qwen4_exp` model small enough to live in the repository, in EXL3, served when no `--model` is given. It has every
-part of a full pack: recurrent and sparse attention layers, four residual streams, routed and shared experts, the hashed
-n-gram table in its own file, a draft head, a tokenizer and a chat template. It continues Python the way Python is
+_CARD = (
+    HEAD
+    + """ It continues Python the way Python is
 written; it answers no questions.
 
 - **Size.** {network:.1f} M parameters, the draft head among them, and {table:.1f} M in the n-gram table.
@@ -54,6 +48,7 @@ Shares of held-out picks; even would be {even:.3f}.
 | --- | --- | --- | --- |
 {experts}
 """
+)
 
 
 def model_card(figures: Mapping[str, Any], calibration: int) -> str:

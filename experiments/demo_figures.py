@@ -13,11 +13,15 @@ import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
+import fnx_jax
 from checkpoints.commands import UsageError, run
+from experiments.receipts import Origin, Receipt, make_receipt, note_origin, write_receipt
 from experiments.train import card, corpus, export, lesson, packs
 from experiments.train.curve import curve
 from experiments.train.errors import TrainingError
@@ -28,13 +32,15 @@ FLAGS = flags.FlagValues()
 flags.DEFINE_string("work", ".cache/train", "Folder of the training; packs to compare go there too.", flag_values=FLAGS)
 flags.DEFINE_string("out", None, "Folder of the pack and its card.", flag_values=FLAGS, required=True)
 flags.DEFINE_integer("seed", 1, "That of the training.", flag_values=FLAGS)
+flags.DEFINE_bool("receipt", False, "Write a receipt of the figures.", flag_values=FLAGS)
 PLAIN, CARD, PICTURE = "plain", "README.md", "losses.svg"
 """Of the work folder: the trained checkpoint in bf16. Of the result: its card, and the losses while training."""
 
 
-def write(work: Path, out: Path, read: lesson.Lesson, sample: Sample, seed: int) -> None:
+def write(work: Path, out: Path, read: lesson.Lesson, sample: Sample, seed: int) -> dict[str, Any]:
     """Measures what is not known yet, then writes the folder whole, in place of what an earlier call left there.
 
+    Returns: the figures.
     Raises: TrainingError, before anything is measured, where the training is not finished or `out` has other files.
     """
     plain = work / PLAIN
@@ -45,8 +51,9 @@ def write(work: Path, out: Path, read: lesson.Lesson, sample: Sample, seed: int)
         files = sorted(figures.pack(packs.DEMO).iterdir())
         refuse_others(out, {CARD, PICTURE, *(file.name for file in files)})
         found = figures.measure()
-        texts = {CARD: card.model_card(found, sample.calibration), PICTURE: picture(work, found["trigram"])}
+        texts = {CARD: card.model_card(found), PICTURE: picture(work, found["trigram"])}
         replace_folder(out, files, texts)
+    return found
 
 
 def digest(plain: Path, sample: Sample, seed: int) -> str:
@@ -106,15 +113,27 @@ def main(positional: list[str]) -> None:
     """Measures and writes."""
     if positional:
         raise UsageError(f"unexpected {' '.join(positional)}")
+    origin = note_origin() if FLAGS.receipt else None
     work, out = Path(FLAGS.work), Path(FLAGS.out)
     try:
         digest(work / PLAIN, Sample(), FLAGS.seed)
         read = lesson.prepare(work, corpus.library(), lesson.SIZES, FLAGS.seed)
-        write(work, out, read, Sample(), FLAGS.seed)
+        figures = write(work, out, read, Sample(), FLAGS.seed)
     except TrainingError as error:
         raise UsageError(str(error)) from error
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:>10,} {file.name}")
+    if origin is not None:
+        print(f"receipt: {write_receipt(demo_receipt(origin, out, figures))}")
+
+
+def demo_receipt(origin: Origin, out: Path, figures: Mapping[str, Any]) -> Receipt:
+    """The figures, and what they were measured on. Raises ReceiptError."""
+    model = fnx_jax.load(out, lanes=1, context=512)
+    sizes = {"bytes": sum(file.stat().st_size for file in out.iterdir())}
+    fingerprint, hashes = asdict(model.fingerprint), {"checkpoint": model.checkpoint_digest}
+    device = model.fingerprint.device
+    return make_receipt(origin, "demo", device, {**figures, **sizes}, fingerprint=fingerprint, hashes=hashes)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What `experiments.make_demo` is made of: sizes, tokenizer, template, tensors, files. Read next: sizes.py."""
+"""What the demo is made of besides weights: sizes and configuration, tokenizer, template. Read next: sizes.py."""

@@ -1,4 +1,4 @@
-"""Host side: the sizes of the demo model, and the config files that state them. Read next: tensors.py."""
+"""Host side: the sizes of small models of the published shape, and the config files that state them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sizes:
-    """A small model with every mechanism of the full one; EXL3 axes are multiples of 128 or are padded to one.
+    """A small model with every mechanism of the full one.
 
     layers: each fourth is sparse attention. bpe_tokens: ids from the merges, added tokens come right after; the
-    rows from there to `vocabulary` have no token. expert_bits: widths of gate, up and down, dealt to experts in turn.
+    rows from there to `vocabulary` have no token.
     """
 
     vocabulary: int = 4096
@@ -34,30 +34,11 @@ class Sizes:
     ngram_layer: int = 2
     ngram_base: int = 2000
     ngram_hidden: int = 256
-    ngram_bits: int = 5
     context: int = 8192
-    attention_bits: float = 5
-    index_bits: float = 3
-    head_bits: float = 6
-    mtp_fuse_bits: float = 4
-    expert_bits: tuple[tuple[float, float, float], ...] = (
-        (3, 3, 3),
-        (3, 3, 4),
-        (2.5, 3, 3),
-        (4, 4, 4),
-        (3, 3, 3.5),
-        (3.5, 3, 3),
-        (3, 2.5, 3),
-        (2.5, 2.5, 3),
-    )
 
     @property
     def layer_types(self) -> list[str]:
         return ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(self.layers)]
-
-    @property
-    def delta_channels(self) -> int:
-        return (2 * self.delta_key_heads + self.delta_value_heads) * self.delta_size
 
 
 def text_config(sizes: Sizes, reset_id: int) -> dict[str, Any]:
@@ -124,8 +105,8 @@ def text_config(sizes: Sizes, reset_id: int) -> dict[str, Any]:
     }
 
 
-def model_config(sizes: Sizes, token_id: dict[str, int], mean_bits: float) -> dict[str, Any]:
-    """config.json. `token_id`: ids of the added tokens; `mean_bits`: average width of the decoder layers' weights."""
+def model_config(sizes: Sizes, token_id: dict[str, int]) -> dict[str, Any]:
+    """config.json of a plain checkpoint. `token_id`: ids of the added tokens."""
     return {
         "architectures": ["Qwen4ExpForConditionalGeneration"],
         "model_type": "qwen4_exp",
@@ -135,15 +116,6 @@ def model_config(sizes: Sizes, token_id: dict[str, int], mean_bits: float) -> di
         "vision_start_token_id": token_id["<|vision_start|>"],
         "vision_end_token_id": token_id["<|vision_end|>"],
         "text_config": text_config(sizes, token_id["<|endoftext|>"]),
-        "quantization_config": {
-            "quant_method": "exl3",
-            "version": "1.4.4",
-            "bits": round(mean_bits, 2),
-            "head_bits": sizes.head_bits,
-            "mtp_bits": sizes.mtp_fuse_bits,
-            "out_scales": "always",
-            "codebook": "mul1",
-        },
     }
 
 

@@ -1,4 +1,4 @@
-"""Host side: the demo's chat template, in Jinja. Read next: card.py.
+"""Host side: the demo's chat template, in Jinja.
 
 Turns are `<|im_start|>role`, a line end, the content, `<|im_end|>`, a line end. Only the first message may be `system`.
 Thinking is on unless `enable_thinking` is false; `reasoning_effort` is low, medium or xhigh; `preserve_thinking` false

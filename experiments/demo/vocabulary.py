@@ -1,11 +1,6 @@
-"""Host side: a byte-level BPE tokenizer, trained on the sources of the Python standard library.
+"""Host side: a byte-level BPE tokenizer with the added tokens of the family. Equal texts give equal bytes."""
 
-Read next: successors.py. The same Python version gives the same sources, and these the same tokenizer, byte for byte.
-"""
-
-import sysconfig
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -47,18 +42,6 @@ MARKUP = (
     "</think>",
 )
 """Tokens that are part of the text: decoding keeps them."""
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "lib2to3", "site-packages", "__pycache__"}
-
-
-def library_sources() -> list[str]:
-    """The standard library's own modules, in the order of their paths.
-
-    Tests are left out, and so is the one module that records how the interpreter at hand was built.
-    """
-    root = Path(sysconfig.get_path("stdlib"))
-    found = sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py"))
-    kept = [path for name, path in found if not SKIPPED_FOLDERS & set(name.split("/")) and "_sysconfigdata" not in name]
-    return [path.read_text("utf-8", errors="replace") for path in kept]
 
 
 def train_tokenizer(texts: Sequence[str], tokens: int) -> Tokenizer:
@@ -116,11 +99,3 @@ def tokenizer_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
         "split_special_tokens": False,
         "unk_token": None,
     }
-
-
-def plain_text_ids(tokenizer: Tokenizer, tokens: int) -> list[int]:
-    """Ids below `tokens` that are printable text by themselves: no control sign and no piece of a longer character."""
-    texts = ((i, tokenizer.decode([i])) for i in range(tokens))
-    return [
-        i for i, text in texts if text and all(sign.isprintable() or sign == "\n" for sign in text) and "�" not in text
-    ]

@@ -1,15 +1,20 @@
 """Host side: the model card of the trained demo, from its figures. Read next: ../demo_figures.py."""
 
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.demo.card import HEAD
+_CARD = """---
+license: apache-2.0
+language: code
+tags: [exl3, qwen4_exp, demo]
+---
 
-_CARD = (
-    HEAD
-    + """ It continues Python the way Python is
+# fnx_jax demo
+
+A `qwen4_exp` model small enough to live in the repository, in EXL3, served when no `--model` is given. It has every
+part of a full pack: recurrent and sparse attention layers, four residual streams, routed and shared experts, the hashed
+n-gram table in its own file, a draft head, a tokenizer and a chat template. It continues Python the way Python is
 written; it answers no questions.
 
 - **Size.** {network:.1f} M parameters, the draft head among them, and {table:.1f} M in the n-gram table.
@@ -48,11 +53,10 @@ Shares of held-out picks; even would be {even:.3f}.
 | --- | --- | --- | --- |
 {experts}
 """
-)
 
 
-def model_card(figures: Mapping[str, Any], calibration: int) -> str:
-    """README.md of the folder. calibration: windows that the quantiser saw."""
+def model_card(figures: Mapping[str, Any]) -> str:
+    """README.md of the folder, from what `Figures.measure` returns."""
     chains = {
         f"{name}, {'greedy' if how == 'temperature_0' else 'temperature 1'}": shares
         for name, key in (("bf16", "accepted_bf16"), ("this pack", "accepted_demo"))
@@ -64,10 +68,10 @@ def model_card(figures: Mapping[str, Any], calibration: int) -> str:
         table=figures["parameters"]["table"] / 1e6,
         train=figures["tokens"]["train"] / 1e6,
         held_out=figures["tokens"]["held_out"] / 1e6,
-        python=".".join(platform.python_version_tuple()[:2]),
+        python=figures["python"],
         losses="\n".join(_losses(figures)),
         verdict=_verdict(figures["bf16"]["loss"], figures["trigram"]),
-        calibration=calibration,
+        calibration=figures["calibration"],
         depths=" | ".join(f"draft {depth}" for depth in range(1, deepest + 1)),
         rules=" --- |" * deepest,
         drafts="\n".join(_row(name, [f"{share:.2f}" for share in shares]) for name, shares in chains.items()),

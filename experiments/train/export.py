@@ -4,6 +4,7 @@ Read next: figures.py.
 """
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxtyping import PyTree
 from checkpoints.naming import EXPERT_PROJECTIONS, language_prefix, read_expert
 from checkpoints.store import Store, open_store
 from checkpoints.write import write_safetensors
-from experiments.demo import files, sizes, vocabulary
+from experiments.demo import sizes, vocabulary
 from experiments.demo.template import CHAT_TEMPLATE
 from experiments.train.batches import ngram_hash
 from experiments.train.lesson import Lesson
@@ -74,11 +75,12 @@ def write_checkpoint(folder: Path, trained: Trained, lesson: Lesson, shape: size
     """Writes the whole folder: tensors, configuration, tokenizer, template."""
     folder.mkdir(parents=True, exist_ok=True)
     added = vocabulary.added_ids(lesson.tokenizer)
-    config = sizes.model_config(shape, added, 16)
-    del config["quantization_config"]
-    files.write_json(folder / "config.json", config)
-    files.write_json(folder / "generation_config.json", sizes.generation_config(added))
-    files.write_json(folder / "tokenizer_config.json", vocabulary.tokenizer_config(lesson.tokenizer, shape.context))
+    for name, value in (
+        ("config.json", sizes.model_config(shape, added)),
+        ("generation_config.json", sizes.generation_config(added)),
+        ("tokenizer_config.json", vocabulary.tokenizer_config(lesson.tokenizer, shape.context)),
+    ):
+        (folder / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
     lesson.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, "utf-8")
     write_safetensors(folder / MODEL_FILE, tensors(trained, lesson.config), {"format": "pt"})

@@ -4,6 +4,7 @@ Each is kept as soon as it is known, so that a run that is stopped goes on. Read
 """
 
 import json
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -59,9 +60,14 @@ class Figures:
     seed: int
 
     def measure(self) -> dict[str, Any]:
-        """All figures by name; losses are nats a token."""
+        """All figures by name; losses are nats a token.
+
+        python: the version whose library was learnt. calibration: windows that the quantiser saw.
+        """
         hash_, trained = ngram_hash(self.lesson.config), read_checkpoint(self.plain, self.lesson.config)
         text = held_out.windows(self.lesson.held_out, self.sample.windows, self.sample.length)
+        self._keep("python", lambda: ".".join(platform.python_version_tuple()[:2]))
+        self._keep("calibration", lambda: self.sample.calibration)
         self._keep("parameters", lambda: _sizes(trained))
         self._keep("tokens", lambda: {"train": len(self.lesson.train), "held_out": len(self.lesson.held_out)})
         self._keep("bytes_per_token", lambda: self.lesson.held_out_bytes / len(self.lesson.held_out))

@@ -15,7 +15,7 @@ import numpy as np
 from checkpoints.architecture import Experts, Linear, Plain, Table, parts
 from checkpoints.naming import PUBLISHED_PREFIX, TRANSFORMERS_PREFIX
 from checkpoints.write import write_safetensors
-from experiments.demo.exl3_writer import random_linear
+from experiments.prove.search.random_linear import random_linear
 from experiments.prove.search.trials import BITS, Trial
 
 GAINS = {

@@ -22,6 +22,8 @@ from pallas_kernels.keyed_noise import gumbel_noise, seed_words
 from tests.experiments.train import tiny
 
 FIGURES = {
+    "python": "3.11",
+    "calibration": 64,
     "parameters": {"network": 6_400_000, "table": 5_100_000},
     "tokens": {"train": 2_700_000, "held_out": 170_000},
     "bytes_per_token": 3.5,
@@ -39,14 +41,14 @@ FIGURES = {
 
 
 def test_card_shows_every_figure_and_says_which_model_is_better():
-    text = card.model_card(FIGURES, calibration=64)
+    text = card.model_card(FIGURES)
     assert "6.4 M parameters" in text and "5.1 M in the n-gram table" in text
     assert "0.250 nats a token below that of" in text
     bits_a_byte = 2.75 / math.log(2) / 3.5
     assert f"| bf16 | 2.750 | 15.6 | {bits_a_byte:.2f} |  |  |" in text and "| 0.930 | 0.021 |" in text
     assert "| this pack, greedy | 0.60 | 0.50 |" in text and "| bf16, temperature 1 | 0.41 | nan |" in text
     assert "| 0 | 0.500 | 0.500 | 2.0 of 2 |" in text and "| 1 | 0.000 | 1.000 | 1.0 of 2 |" in text
-    assert "0.500 nats a token above" in card.model_card(FIGURES | {"trigram": 2.25}, calibration=64)
+    assert "0.500 nats a token above" in card.model_card(FIGURES | {"trigram": 2.25})
 
 
 def test_curve_is_a_picture_of_its_points():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.demo.exl3_writer import random_linear
+from experiments.prove.search.random_linear import random_linear
 from fnx_jax.families.flash_next.sequence import dense, norms
 from pallas_kernels.exl3 import from_arrays
 from pallas_kernels.exl3.trellis import decoded

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import fnx_jax  # sets the backend flags before jax starts
+from checkpoints.commands import DEMO
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
@@ -37,3 +38,9 @@ def exact_model() -> Callable[..., fnx_jax.Model]:
         return models[name, devices]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> fnx_jax.Model:
+    """The embedded demo as served."""
+    return fnx_jax.load(DEMO, lanes=4, context=512)

@@ -1,17 +1,10 @@
-"""Models shared by the whole session: each compiles once."""
+"""Golden cases shared by the whole session."""
 
 from collections.abc import Callable
 
 import pytest
 
-import fnx_jax
-from tests.fnx_jax.cases import FOLDER, Case, read_case
-
-
-@pytest.fixture(scope="session")
-def demo_model() -> fnx_jax.Model:
-    """The embedded demo as served."""
-    return fnx_jax.load(FOLDER.parent.parent / "checkpoints" / "demo", lanes=4, context=512)
+from tests.fnx_jax.cases import Case, read_case
 
 
 @pytest.fixture(scope="session")

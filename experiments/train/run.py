@@ -39,7 +39,7 @@ class Plan:
     seed: int = 1
     rows: int = 8
     length: int = 256
-    steps: int = 3200
+    steps: int = 2680
     draft_steps: int = 800
     depths: int = 3
     rate: float = 3e-3

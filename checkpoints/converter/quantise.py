@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -99,9 +99,14 @@ def _quantise_job(
     weights = {linear.name: read_weight(store, linear) for linear in job.linears}
     tensors: dict[str, np.ndarray] = {}
     errors: dict[str, float] = {}
+    scale = None
     for names, hessian, seed in _calls(job, settings, hessians, prepared):
+        arguments = {"codebook": settings.codebook, "hessian": hessian, "seed": seed, "out_scales": settings.out_scales}
+        together = [weights[name] for name in names]
         try:
-            layers = _quantised([weights[name] for name in names], job.bits, settings, hessian, seed)
+            if settings.shared_scales and scale is None:
+                scale = codebook_scale(together[0], job.bits, **arguments)
+            layers = quantize_linears(together, job.bits, **arguments, scale=scale)
         except ValueError as error:
             raise CheckpointError(f"{store.path}: {names[0]}: {error}") from error
         for name, layer in zip(names, layers, strict=True):
@@ -125,14 +130,6 @@ def _calls(job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], pre
         if inputs and inputs not in prepared:
             prepared[inputs] = prepare_hessian(hessians.get(inputs), linears[0].shape[1], seed)
         yield [linear.name for linear in linears], prepared.get(inputs), seed
-
-
-def _quantised(weights: list[np.ndarray], bits: float, settings: Settings, hessian, seed: int) -> list[dict]:
-    shared: dict[str, Any] = {"seed": seed, "out_scales": settings.out_scales}
-    scale = None
-    if settings.shared_scales:
-        scale = codebook_scale(weights[0], bits, settings.codebook, hessian, **shared)
-    return quantize_linears(weights, bits, settings.codebook, hessian, scale=scale, **shared)
 
 
 def _relative_error(layer: Mapping[str, np.ndarray], weight_KN: np.ndarray, codebook: str) -> float:

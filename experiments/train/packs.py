@@ -32,7 +32,7 @@ def convert(source: Path, out: Path, pack: Pack, calibration_BT: Int[np.ndarray,
     """Makes a pack of a plain checkpoint where it is not there yet; its folder. Raises where the converter fails."""
     if out.exists():
         return out
-    flags = ["--pad", *pack.flags]
+    flags = ["--pad", "--shared_scales", *pack.flags]
     if pack.calibrated:
         rows = out.parent / "calibration.npy"
         np.save(rows, calibration_BT.reshape(-1))

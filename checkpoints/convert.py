@@ -16,6 +16,7 @@ import hashlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from absl import flags
@@ -36,6 +37,7 @@ from checkpoints.exl3 import CODEBOOKS
 from checkpoints.inventory import Inventory, check
 from checkpoints.naming import text_config
 from checkpoints.progress import byte_progress
+from checkpoints.quantize import OutScales
 from checkpoints.recipe import read_recipe
 from checkpoints.store import Store, open_store
 
@@ -57,7 +59,7 @@ OUT_SCALES = flags.DEFINE_enum(
     "out_scales", "always", ["always", "never", "auto"], "give outputs scales", flag_values=FLAGS
 )
 SHARED_SCALES = flags.DEFINE_bool(
-    "shared_scales", False, "search one codebook factor for linears that are quantised together", flag_values=FLAGS
+    "shared_scales", False, "search one codebook factor for each width of a layer", flag_values=FLAGS
 )
 PAD = flags.DEFINE_bool("pad", False, "fill sizes that are no multiples of 128 up with zeros", flag_values=FLAGS)
 CALIBRATION = flags.DEFINE_multi_string(
@@ -184,7 +186,7 @@ def _settings(units: list[Unit]) -> Settings:
         recipe=replace(recipe, ngram_bits=ngram_bits),
         codebook=codebook,
         ngram_bits=ngram_bits,
-        out_scales=OUT_SCALES.value,
+        out_scales=cast(OutScales, OUT_SCALES.value),
         shared_scales=SHARED_SCALES.value,
         seed=SEED.value,
     )
@@ -194,6 +196,10 @@ def _calibration_rows(store: Store) -> np.ndarray | None:
     """Token ids to learn from, or None where no text is named."""
     if not CALIBRATION.value:
         return None
+    # A backend that is up by now never sees serving's flags, which slow the search and are nothing to it.
+    import jax
+
+    jax.devices()
     from fnx_jax.token_rows import read_token_rows
 
     vocabulary = text_config(store.config or {})["vocab_size"]

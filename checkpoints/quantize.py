@@ -6,14 +6,15 @@ Importing this needs NumPy alone; jax is imported when something is quantized. R
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Float32
 
-from checkpoints.exl3 import BLOCK, CODEBOOKS, MARKERS, WIDTHS
+from checkpoints.exl3 import BLOCK, CODEBOOKS, MARKERS, TILE, WIDTHS
 from checkpoints.quantiser.feedback import Feedback, feedback_of
-from checkpoints.quantiser.ldlq import search_matrix
+from checkpoints.quantiser.ldlq import Fed, search_matrices
 from checkpoints.quantiser.ngram import quantize_rows
 from checkpoints.quantiser.refit import refit_scales
 from checkpoints.quantiser.regularise import Regular, regularise
@@ -21,7 +22,16 @@ from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
 from checkpoints.quantiser.scale import find_scale
 from checkpoints.quantiser.tiles import pack_states, to_tiles
 
-__all__ = ["Feedback", "codebook_scale", "prepare_hessian", "quantize_linear", "quantize_linears", "quantize_rows"]
+__all__ = [
+    "Feedback",
+    "Group",
+    "codebook_scale",
+    "prepare_hessian",
+    "quantize_groups",
+    "quantize_linear",
+    "quantize_linears",
+    "quantize_rows",
+]
 
 OutScales = Literal["always", "never", "auto"]
 _LARGEST, _SMALLEST = 2.0**14, 2.0**-10
@@ -75,26 +85,75 @@ def quantize_linears(
     Args:
       scale: the codebook's factor, from `codebook_scale`; None searches one for each matrix.
     """
+    if not weights:
+        raise ValueError("quantize_linears: no weights")
     _check(weights, bits, codebook, out_scales)
     inputs = weights[0].shape[0]
     _check_hessian(hessian, inputs)
     prepared = hessian if isinstance(hessian, Feedback) else prepare_hessian(hessian, inputs, seed)
-    scaled = _scaled(out_scales, prepared)
-    padded = [_pad(weight) for weight in weights]
-    layers = [_regular(weight, prepared, seed, scaled) for weight in padded]
-    layers = [_at_codebook_scale(layer, bits, codebook, prepared is not None, scale) for layer in layers]
-    lower_KK = None if prepared is None else prepared.lower_KK
-    target_KN = layers[0].target_KN if len(layers) == 1 else np.concatenate([x.target_KN for x in layers], axis=1)
-    scales = [(layer.su_K, layer.sv_N) for layer in layers]
-    states, found_KN = search_matrix(target_KN, lower_KK, bits, codebook)
-    del layers, target_KN  # large where a matrix is wide
-    damped_KK = None if prepared is None else prepared.damped_KK
+    group = Group(tuple(weights), prepared, seed)
+    return quantize_groups([group], bits, codebook, out_scales=out_scales, scale=scale)[0]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Matrices that share their inputs. hessian: of these, prepared, or None. seed: of the random signs."""
+
+    weights: tuple[Float[np.ndarray, "K N"], ...]
+    hessian: Feedback | None
+    seed: int
+
+
+def quantize_groups(
+    groups: Sequence[Group],
+    bits: float,
+    codebook: str = "mul1",
+    *,
+    out_scales: OutScales = "always",
+    scale: float | None = None,
+) -> list[list[dict[str, np.ndarray]]]:
+    """`quantize_linears` of several groups with as many inputs; together, so that small matrices fill a search.
+
+    Raises: ValueError as `quantize_linear`.
+    """
+    for group in groups:
+        _check([*groups[0].weights, *group.weights], bits, codebook, out_scales)
+        _check_hessian(group.hessian, len(group.weights[0]))
+    readied = [_ready(group, bits, codebook, out_scales, scale) for group in groups]
+    matrices = [
+        Fed(
+            np.concatenate([layer.target_KN for layer in layers], axis=1),
+            None if group.hessian is None else group.hessian.lower_KK,
+        )
+        for group, layers in zip(groups, readied, strict=True)
+    ]
+    scales = [[(layer.su_K, layer.sv_N) for layer in layers] for layers in readied]
+    del readied  # large where a matrix is wide
+    found = search_matrices(matrices, bits, codebook)
+    del matrices
+    out = []
+    for group, own, (states, found_KN) in zip(groups, scales, found, strict=True):
+        out.append(_finished(group, own, states, found_KN, bits, codebook, out_scales))
+    return out
+
+
+def _ready(group: Group, bits: float, codebook: str, out_scales: str, scale: float | None) -> list[Regular]:
+    scaled, fed_back = _scaled(out_scales, group.hessian), group.hessian is not None
+    layers = [_regular(_pad(weight), group.hessian, group.seed, scaled) for weight in group.weights]
+    return [_at_codebook_scale(layer, bits, codebook, fed_back, scale) for layer in layers]
+
+
+def _finished(
+    group: Group, scales: list, states: np.ndarray, found_KN: np.ndarray, bits: float, codebook: str, out_scales: str
+) -> list[dict[str, np.ndarray]]:
+    """The layers of a group: what was searched, with its scales refitted."""
+    damped_KK = None if group.hessian is None else group.hessian.damped_KK
     out, last = [], 0
-    for weight, (su_K, sv_N) in zip(padded, scales, strict=True):
+    for weight, (su_K, sv_N) in zip(map(_pad, group.weights), scales, strict=True):
         first, last = last, last + weight.shape[1]
         inner_KN = rotate_rows(rotate_columns(found_KN[:, first:last]))
-        su_K, sv_N = refit_scales(weight, inner_KN, su_K, sv_N, damped_KK, scaled)
-        out.append(_arrays(states[:, first // 16 : last // 16], su_K, sv_N, bits, codebook))
+        su_K, sv_N = refit_scales(weight, inner_KN, su_K, sv_N, damped_KK, _scaled(out_scales, group.hessian))
+        out.append(_arrays(states[:, first // TILE : last // TILE], su_K, sv_N, bits, codebook))
     return out
 
 
@@ -134,8 +193,6 @@ def _check(weights: Sequence[np.ndarray], bits: float, codebook: str, out_scales
         raise ValueError(f"quantize_linear: {bits} bits with codebook {codebook}, wanted one of {widths}")
     if out_scales not in ("always", "never", "auto"):
         raise ValueError(f"quantize_linear: out_scales {out_scales!r}, wanted 'always', 'never' or 'auto'")
-    if not weights:
-        raise ValueError("quantize_linears: no weights")
     for weight in weights:
         if weight.ndim != 2 or 0 in weight.shape or weight.shape[0] != weights[0].shape[0]:
             raise ValueError(f"quantize_linear: weight {list(weight.shape)}, wanted [K, N], K the same for all")

@@ -5,8 +5,8 @@ Read next: jobs.py (what is quantised together), tables.py (n-gram tables), pack
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from checkpoints.converter.workplace import Workplace
 from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import BLOCK, MARKERS, TILE
 from checkpoints.quantiser.rotation import rotate_columns, rotate_rows
-from checkpoints.quantize import Feedback, codebook_scale, prepare_hessian, quantize_linears
+from checkpoints.quantize import Feedback, Group, OutScales, codebook_scale, prepare_hessian, quantize_groups
 from checkpoints.recipe import Recipe
 from checkpoints.store import Store
 from checkpoints.write import write_safetensors
@@ -55,14 +55,14 @@ class Settings:
 
     widths: bits by module; a linear without one stays plain. recipe: dtypes of plain tensors and side files.
     ngram_bits: of n-gram rows, 0 keeps them plain. out_scales, seed: see `quantize_linear`. shared_scales: one
-    search of the codebook's factor a job.
+    search of the codebook's factor for each width of a unit.
     """
 
     widths: Mapping[str, float]
     recipe: Recipe
     codebook: str
     ngram_bits: int
-    out_scales: str
+    out_scales: OutScales
     shared_scales: bool
     seed: int
 
@@ -80,10 +80,14 @@ def quantise_unit(
     if calibrator is not None and not all(file.exists() for file in files):
         hessians = calibrator.hessians(unit)
     prepared: dict[str, Feedback | None] = {}
+    scales: dict[float, float] = {}
     for job, file in zip(jobs, files, strict=True):
         again = file.exists()
         if not again:
-            _quantise_job(store, file, job, settings, hessians, prepared)
+            if settings.shared_scales and job.bits not in scales:
+                first = next(other for other in jobs if other.bits == job.bits)
+                scales[job.bits] = _scale(store, first, settings, hessians, prepared)
+            _quantise_job(store, file, job, settings, hessians, prepared, scales.get(job.bits))
         advance(job.weights * WEIGHT_BYTES, again=again)
     return files
 
@@ -94,31 +98,62 @@ def errors_in(metadata: Mapping[str, str]) -> dict[str, float]:
 
 
 def _quantise_job(
-    store: Store, file: Path, job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], prepared: dict
+    store: Store,
+    file: Path,
+    job: Job,
+    settings: Settings,
+    hessians: Mapping[str, np.ndarray],
+    prepared: dict[str, Feedback | None],
+    scale: float | None,
 ) -> None:
-    weights = {linear.name: read_weight(store, linear) for linear in job.linears}
+    groups = list(_groups(store, job, settings, hessians, prepared))
+    try:
+        layers = quantize_groups(
+            [group for _, group in groups], job.bits, settings.codebook, out_scales=settings.out_scales, scale=scale
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{store.path}: {job.linears[0].name}: {error}") from error
     tensors: dict[str, np.ndarray] = {}
     errors: dict[str, float] = {}
-    scale = None
-    for names, hessian, seed in _calls(job, settings, hessians, prepared):
-        arguments = {"codebook": settings.codebook, "hessian": hessian, "seed": seed, "out_scales": settings.out_scales}
-        together = [weights[name] for name in names]
-        try:
-            if settings.shared_scales and scale is None:
-                scale = codebook_scale(together[0], job.bits, **arguments)
-            layers = quantize_linears(together, job.bits, **arguments, scale=scale)
-        except ValueError as error:
-            raise CheckpointError(f"{store.path}: {names[0]}: {error}") from error
-        for name, layer in zip(names, layers, strict=True):
-            errors[name] = _relative_error(layer, weights[name], settings.codebook)
+    for (names, group), found in zip(groups, layers, strict=True):
+        for name, weight, layer in zip(names, group.weights, found, strict=True):
+            errors[name] = _relative_error(layer, weight, settings.codebook)
             if not errors[name] <= _LARGEST_ERROR:
                 raise CheckpointError(f"{store.path}: {name}: error {errors[name]:.3f} of the weights' square")
             tensors |= {f"{name}.{part}": array for part, array in layer.items()}
     write_safetensors(file, tensors, {"relative_error": json.dumps(errors)})
 
 
-def _calls(job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], prepared: dict):
-    """Yields what is searched at once: linears that read the same rows, or all of a job where nothing is known of them.
+def _scale(
+    store: Store,
+    job: Job,
+    settings: Settings,
+    hessians: Mapping[str, np.ndarray],
+    prepared: dict[str, Feedback | None],
+) -> float:
+    """The codebook's factor for a job's first linear."""
+    names, group = next(_groups(store, replace(job, linears=job.linears[:1]), settings, hessians, prepared))
+    try:
+        return codebook_scale(
+            group.weights[0],
+            job.bits,
+            settings.codebook,
+            group.hessian,
+            seed=group.seed,
+            out_scales=settings.out_scales,
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{store.path}: {names[0]}: {error}") from error
+
+
+def _groups(
+    store: Store,
+    job: Job,
+    settings: Settings,
+    hessians: Mapping[str, np.ndarray],
+    prepared: dict[str, Feedback | None],
+) -> Iterator[tuple[list[str], Group]]:
+    """Linears that read the same rows, or all of a job where nothing is known of them, and their names.
 
     A Hessian is prepared once for all jobs of a unit, and so are its signs.
     """
@@ -128,8 +163,12 @@ def _calls(job: Job, settings: Settings, hessians: Mapping[str, np.ndarray], pre
     for inputs, linears in groups.items():
         seed = zlib.crc32(f"{settings.seed} {inputs or inputs_of(linears[0].name)}".encode())
         if inputs and inputs not in prepared:
-            prepared[inputs] = prepare_hessian(hessians.get(inputs), linears[0].shape[1], seed)
-        yield [linear.name for linear in linears], prepared.get(inputs), seed
+            try:
+                prepared[inputs] = prepare_hessian(hessians.get(inputs), linears[0].shape[1], seed)
+            except ValueError as error:
+                raise CheckpointError(f"{store.path}: {linears[0].name}: {error}") from error
+        weights = tuple(read_weight(store, linear) for linear in linears)
+        yield [linear.name for linear in linears], Group(weights, prepared.get(inputs), seed)
 
 
 def _relative_error(layer: Mapping[str, np.ndarray], weight_KN: np.ndarray, codebook: str) -> float:

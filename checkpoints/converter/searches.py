@@ -50,7 +50,7 @@ def count_searches(
 
     Args:
       units: of a network. widths: bits by module name. ngram_bits: 0 keeps tables plain. shared_scales: the factor is
-        searched once for what is quantised together.
+        searched once for each width of a unit.
     Returns: one entry for each kind and width that occurs, in that order.
     """
     rings: dict[tuple[str, int, float], int] = {}
@@ -59,10 +59,13 @@ def count_searches(
         rings[what, length, bits] = rings.get((what, length, bits), 0) + count
 
     for unit in units:
+        met: set[float] = set()
         for job in unit_jobs(unit, widths):
             for linear in job.linears:
                 add("layers", VALUES, job.bits, stored_weights(linear.shape) // VALUES)
-            for linear in job.linears[:1] if shared_scales else job.linears:
+            scaled = job.linears[: job.bits not in met] if shared_scales else job.linears
+            met.add(job.bits)
+            for linear in scaled:
                 outputs, inputs = (-(-size // BLOCK) * BLOCK // TILE for size in linear.shape)
                 add("scales", VALUES, job.bits, searched_for_scale(inputs, outputs))
         for table in (part for part in unit.parts if isinstance(part, Table) and ngram_bits):

@@ -3,6 +3,9 @@
 Read next: feedback.py (where the factor comes from), search.py.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Float32, UInt16
 
@@ -14,34 +17,56 @@ _TILES = 1 << 14
 """Searched at once, about: enough for a device with many lanes, and little beside a layer."""
 
 
-def search_matrix(
-    target_KN: Float32[np.ndarray, "K N"], lower_KK: Float32[np.ndarray, "K K"] | None, bits: float, codebook: str
-) -> tuple[UInt16[np.ndarray, "X Y 256"], Float32[np.ndarray, "K N"]]:
+@dataclass(frozen=True)
+class Fed:
+    """A matrix to search for, and what the errors of later rows add to earlier ones.
+
+    lower_KK: strictly block-lower, blocks of 16, or None: then every tile is searched for its own sake. Columns never
+    meet, so matrices that share a factor may stand side by side.
+    """
+
+    target_KN: Float32[np.ndarray, "K N"]
+    lower_KK: Float32[np.ndarray, "K K"] | None
+
+
+Found = tuple[UInt16[np.ndarray, "X Y 256"], Float32[np.ndarray, "K N"]]
+"""States of a matrix's tiles in stream order, and the values they decode to."""
+
+
+def search_matrices(matrices: Sequence[Fed], bits: float, codebook: str) -> list[Found]:
     """Block LDLQ: rows b look for target[b] + lower[below, b]^T @ (target - found)[below], below being the rows after.
 
-    Columns never meet, so matrices that share a factor may stand side by side.
+    All matrices have as many rows; a row of tiles is searched in all of them at once.
 
-    Args:
-      lower_KK: strictly block-lower, blocks of 16, or None: then every tile is searched for its own sake.
-    Returns: states of the tiles in stream order, and the values they decode to.
     Source: QuIP#, arXiv 2402.04396; QTIP, arXiv 2406.11235.
     """
+    K, out = len(matrices[0].target_KN), [_empty(fed.target_KN) for fed in matrices]
+    columns = [fed.target_KN.shape[1] for fed in matrices]
+    step = TILE
+    if all(fed.lower_KK is None for fed in matrices):
+        step *= max(1, _TILES // (sum(columns) // TILE))
+    errors = [np.empty_like(fed.target_KN) for fed in matrices]
+    ends = np.cumsum([0, *columns])
+    for first in reversed(range(0, K, step)):
+        rows, below = slice(first, first + step), slice(first + step, None)
+        wanted = np.concatenate([_wanted(fed, e, rows, below) for fed, e in zip(matrices, errors, strict=True)], axis=1)
+        states, found_RN = _search_rows(wanted, bits, codebook)
+        for fed, error, (own_states, own_KN), left, right in zip(matrices, errors, out, ends, ends[1:], strict=False):
+            own_states[first // TILE : (first + step) // TILE] = states[:, left // TILE : right // TILE]
+            own_KN[rows] = found_RN[:, left:right]
+            error[rows] = fed.target_KN[rows] - own_KN[rows]
+    return out
+
+
+def _empty(target_KN: np.ndarray) -> Found:
     K, N = target_KN.shape
-    states = np.empty((K // TILE, N // TILE, VALUES), np.uint16)
-    found_KN = np.empty_like(target_KN)
-    if lower_KK is None:
-        step = max(1, _TILES // (N // TILE))
-        for tile in range(0, K // TILE, step):
-            rows = slice(TILE * tile, TILE * (tile + step))
-            states[tile : tile + step], found_KN[rows] = _search_rows(target_KN[rows], bits, codebook)
-        return states, found_KN
-    error_KN = np.empty_like(target_KN)
-    for first in reversed(range(0, K, TILE)):
-        rows, below = slice(first, first + TILE), slice(first + TILE, None)
-        wanted = target_KN[rows] + lower_KK[below, rows].T @ error_KN[below]
-        states[first // TILE], found_KN[rows] = _search_rows(wanted, bits, codebook)
-        error_KN[rows] = target_KN[rows] - found_KN[rows]
-    return states, found_KN
+    return np.empty((K // TILE, N // TILE, VALUES), np.uint16), np.empty_like(target_KN)
+
+
+def _wanted(fed: Fed, error_KN: np.ndarray, rows: slice, below: slice) -> np.ndarray:
+    if fed.lower_KK is None:
+        return fed.target_KN[rows]
+    return fed.target_KN[rows] + fed.lower_KK[below, rows].T @ error_KN[below]
 
 
 def _search_rows(target_KN: np.ndarray, bits: float, codebook: str) -> tuple[np.ndarray, np.ndarray]:

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from checkpoints import quantize
 from checkpoints.quantiser import ldlq, refit
-from checkpoints.quantize import prepare_hessian, quantize_linear, quantize_linears
+from checkpoints.quantize import Group, prepare_hessian, quantize_groups, quantize_linear, quantize_linears
 from pallas_kernels.exl3 import decode_numpy, from_arrays
 from tests.reference import numpy_exl3 as oracle
 
@@ -93,8 +94,9 @@ def test_feedback_trades_error_of_weights_for_error_of_outputs(plain, hessian, m
 
 def test_feedback_of_the_wrong_sign_is_told(plain, hessian, monkeypatch, at_once):
     weight = gaussian()
-    kept = quantize.search_matrix
-    monkeypatch.setattr(quantize, "search_matrix", lambda target, lower, *rest: kept(target, -lower, *rest))
+    kept = quantize.search_matrices
+    turned = lambda fed: replace(fed, lower_KK=-fed.lower_KK)  # noqa: E731
+    monkeypatch.setattr(quantize, "search_matrices", lambda feds, *rest: kept([turned(fed) for fed in feds], *rest))
     wrong = matrix(quantize_linear(weight, 3, hessian=hessian)) - weight
     assert share(wrong, weight, hessian) > share(matrix(plain) - weight, weight, hessian)
 
@@ -111,6 +113,19 @@ def test_layers_together_are_those_of_each_alone(at_once):
     for together, weight in zip(quantize_linears(weights, 3), weights, strict=True):
         alone = quantize_linear(weight, 3)
         assert all(np.array_equal(together[part], alone[part]) for part in alone)
+
+
+def test_groups_together_are_those_of_each_alone(at_once, hessian):
+    other = hessian[::-1, ::-1] + np.eye(SIZE, dtype=hessian.dtype)
+    groups = [
+        Group((gaussian(seed=1), gaussian(seed=2)), prepare_hessian(hessian, SIZE, 3), 3),
+        Group((gaussian(seed=3),), prepare_hessian(other, SIZE, 4), 4),
+        Group((gaussian(seed=4),), None, 5),
+    ]
+    for group, layers in zip(groups, quantize_groups(groups, 3), strict=True):
+        alone = quantize_linears(group.weights, 3, hessian=group.hessian, seed=group.seed)
+        for found, wanted in zip(layers, alone, strict=True):
+            assert all(np.array_equal(found[part], wanted[part]) for part in wanted)
 
 
 def test_a_prepared_hessian_is_that_hessian(at_once, hessian):

@@ -96,7 +96,7 @@ def test_rows_make_up_for_the_errors_below_them(monkeypatch):
     target = rng.standard_normal((64, 32)).astype(np.float32)
     lower = np.tril(rng.standard_normal((64, 64)), -1).astype(np.float32)
     lower[np.arange(64)[:, None] // 16 == np.arange(64) // 16] = 0
-    states, found = ldlq.search_matrix(target, lower, 3, "mul1")
+    states, found = ldlq.search_matrices([ldlq.Fed(target, lower)], 3, "mul1")[0]
     assert states.shape == (4, 2, 256)
     expected = np.zeros_like(target)
     for block in (3, 2, 1, 0):
@@ -108,12 +108,12 @@ def test_rows_make_up_for_the_errors_below_them(monkeypatch):
 def test_wide_matrices_are_searched_some_rows_at_a_time(monkeypatch):
     target = np.random.default_rng(0).standard_normal((128, 64)).astype(np.float32)
     monkeypatch.setattr(ldlq, "search", greedy_search)
-    whole = ldlq.search_matrix(target, None, 3, "mul1")
+    whole = ldlq.search_matrices([ldlq.Fed(target, None)], 3, "mul1")[0]
     calls = []
     monkeypatch.setattr(ldlq, "search", lambda tiles, *rest: calls.append(len(tiles)) or greedy_search(tiles, *rest))
     monkeypatch.setattr(ldlq, "_TILES", 13)
-    found = ldlq.search_matrix(target, None, 3, "mul1")
-    assert calls == [12, 12, 8]
+    found = ldlq.search_matrices([ldlq.Fed(target, None)], 3, "mul1")[0]
+    assert calls == [8, 12, 12]
     assert all(np.array_equal(a, b) for a, b in zip(found, whole, strict=True))
 
 

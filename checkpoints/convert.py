@@ -59,7 +59,7 @@ OUT_SCALES = flags.DEFINE_enum(
     "out_scales", "always", ["always", "never", "auto"], "give outputs scales", flag_values=FLAGS
 )
 SHARED_SCALES = flags.DEFINE_bool(
-    "shared_scales", False, "search one codebook factor for each width of a layer", flag_values=FLAGS
+    "shared_scales", False, "search one codebook factor for each width", flag_values=FLAGS
 )
 PAD = flags.DEFINE_bool("pad", False, "fill sizes that are no multiples of 128 up with zeros", flag_values=FLAGS)
 CALIBRATION = flags.DEFINE_multi_string(

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from checkpoints.architecture import Linear
 from checkpoints.converter.jobs import Job, inputs_of, read_weight, unit_jobs
+from checkpoints.converter.scales import SharedScales
 from checkpoints.converter.units import Unit
 from checkpoints.converter.workplace import Workplace
 from checkpoints.errors import CheckpointError
@@ -55,7 +57,7 @@ class Settings:
 
     widths: bits by module; a linear without one stays plain. recipe: dtypes of plain tensors and side files.
     ngram_bits: of n-gram rows, 0 keeps them plain. out_scales, seed: see `quantize_linear`. shared_scales: one
-    search of the codebook's factor for each width of a unit.
+    search of the codebook's factor for each width.
     """
 
     widths: Mapping[str, float]
@@ -80,14 +82,13 @@ def quantise_unit(
     if calibrator is not None and not all(file.exists() for file in files):
         hessians = calibrator.hessians(unit)
     prepared: dict[str, Feedback | None] = {}
-    scales: dict[float, float] = {}
+    scales = SharedScales(work.folder / "scales.json")
     for job, file in zip(jobs, files, strict=True):
         again = file.exists()
         if not again:
-            if settings.shared_scales and job.bits not in scales:
-                first = next(other for other in jobs if other.bits == job.bits)
-                scales[job.bits] = _scale(store, first, settings, hessians, prepared)
-            _quantise_job(store, file, job, settings, hessians, prepared, scales.get(job.bits))
+            find = partial(_scale, store, job, settings, hessians, prepared)
+            scale = scales.get(job.bits, find) if settings.shared_scales else None
+            _quantise_job(store, file, job, settings, hessians, prepared, scale)
         advance(job.weights * WEIGHT_BYTES, again=again)
     return files
 

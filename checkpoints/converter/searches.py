@@ -50,7 +50,7 @@ def count_searches(
 
     Args:
       units: of a network. widths: bits by module name. ngram_bits: 0 keeps tables plain. shared_scales: the factor is
-        searched once for each width of a unit.
+        searched once for each width.
     Returns: one entry for each kind and width that occurs, in that order.
     """
     rings: dict[tuple[str, int, float], int] = {}
@@ -58,8 +58,8 @@ def count_searches(
     def add(what: str, length: int, bits: float, count: int) -> None:
         rings[what, length, bits] = rings.get((what, length, bits), 0) + count
 
+    met: set[float] = set()
     for unit in units:
-        met: set[float] = set()
         for job in unit_jobs(unit, widths):
             for linear in job.linears:
                 add("layers", VALUES, job.bits, stored_weights(linear.shape) // VALUES)

@@ -43,7 +43,7 @@ class Sample:
     prompt: int = 64
     reply: int = 64
     depths: int = 4
-    calibration: int = 64
+    calibration: int = 32
 
 
 @dataclass(frozen=True)

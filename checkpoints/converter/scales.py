@@ -1,0 +1,26 @@
+"""Host side: the codebook's factor of each width, where all linears of a width share one. Read next: quantise.py."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints.write import write_json
+
+
+@dataclass(frozen=True)
+class SharedScales:
+    """Factors by width, kept in a file: a run that is taken up goes on with those that were found.
+
+    file: of the work, which appears with the first factor.
+    """
+
+    file: Path
+
+    def get(self, bits: float, find: Callable[[], float]) -> float:
+        """The factor of a width, searched once."""
+        known = json.loads(self.file.read_text("utf-8")) if self.file.exists() else {}
+        if str(float(bits)) not in known:
+            known[str(float(bits))] = find()
+            write_json(self.file, known)
+        return known[str(float(bits))]

@@ -1,0 +1,151 @@
+"""Host side: serves made-up replies with a drafter that decides and a machine that takes its time.
+
+The drafter's clock errs; what it costs is counted in true time. Everything follows from the seed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.draft_policy.machine import ROW_TILE, Clock, Machine, Noise
+from experiments.draft_policy.text import Reply, Text
+from fnx_jax.engine.drafting.layout import lay_out
+from fnx_jax.engine.drafting.settings import WINDOW_ROWS
+from fnx_jax.engine.drafting.streams import Drafter, Outcome, Stream, Window
+
+FIRST_ROUND = 2.0
+"""How many times its time a round takes in which a lane goes from its prompt to its reply."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """streams: at any time; a reply that ends is followed by another. reply: tokens of each. text: what they are."""
+
+    streams: int
+    text: Text
+    machine: Machine
+    reply: int = 100_000
+
+
+@dataclass(frozen=True)
+class Result:
+    """tokens: committed. ms: true time. drafted: rounds with a draft under test, of `rounds`. landed: of `tested`."""
+
+    tokens: int
+    ms: float
+    rounds: int
+    drafted: int
+    tested: int
+    landed: int
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return 1000 * self.tokens / self.ms
+
+
+class Fixed:
+    """A Drafter that drafts to one depth always; 0 is plain."""
+
+    def __init__(self, depth: int):
+        self._depth = depth
+
+    def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
+        offers = [Window(s.order, "head", s.held, chances=s.chances) for s in streams]
+        return lay_out(offers, [len(s.held) for s in streams], [s.room for s in streams], rows, row_tile)
+
+    def note_round(self, outcomes: Sequence[Outcome], ms: float, prompt_rows: int = 0) -> None:
+        pass
+
+    def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
+        return tuple(min(self._depth, stream.room - 1) for stream in streams)
+
+    def note_draft(self, lanes: int, steps: int, ms: float) -> None:
+        pass
+
+    def forget(self, order: int) -> None:
+        pass
+
+
+def simulate(
+    workload: Workload, drafter: Drafter, seed: int, tokens: int, *, confidence: float = 0.0, noise: Noise | None = None
+) -> Result:
+    """Serves until so many tokens are committed, all streams together."""
+    return _Server(workload, drafter, seed, tokens, confidence, noise or Noise()).run()
+
+
+class _Server:
+    def __init__(self, workload: Workload, drafter: Drafter, seed: int, tokens: int, confidence: float, noise: Noise):
+        self._workload, self._drafter, self._seed, self._goal = workload, drafter, seed, tokens
+        self._confidence = confidence
+        self._clock = Clock(noise, np.random.default_rng((seed, 1)))
+        self._orders = 0
+        self._fresh: set[int] = set()
+        self._replies: dict[int, Reply] = {}
+        self._streams = [self._start() for _ in range(workload.streams)]
+        self._result = Result(0, 0.0, 0, 0, 0, 0)
+
+    def run(self) -> Result:
+        while self._result.tokens < self._goal:
+            self._round()
+            self._draft()
+        return self._result
+
+    def _start(self) -> Stream:
+        order, self._orders = self._orders, self._orders + 1
+        length = min(self._workload.reply, self._goal + WINDOW_ROWS)
+        reply = self._replies[order] = Reply(self._workload.text, order, length, self._seed)
+        self._fresh.add(order)
+        return Stream(order, [*reply.prompt, reply.tokens[0]], length - 1)
+
+    def _round(self) -> None:
+        lanes = len(self._streams)
+        windows = self._drafter.windows(self._streams, lanes * WINDOW_ROWS, ROW_TILE)
+        outcomes = [self._commit(s, w) for s, w in zip(self._streams, windows, strict=True)]
+        tested, landed = sum(w.tested for w in windows), sum(len(o.committed) - 1 for o in outcomes)
+        ms = self._workload.machine.round_ms(lanes, lanes + tested)
+        seen_ms = self._clock.read(ms * (FIRST_ROUND if self._fresh else 1.0))
+        self._drafter.note_round(outcomes, seen_ms)
+        self._fresh.clear()
+        self._streams = [self._go_on(stream, outcome) for stream, outcome in zip(self._streams, outcomes, strict=True)]
+        was = self._result
+        self._result = Result(
+            was.tokens + lanes + landed,
+            was.ms + ms,
+            was.rounds + 1,
+            was.drafted + (tested > 0),
+            was.tested + tested,
+            was.landed + landed,
+        )
+
+    def _commit(self, stream: Stream, window: Window) -> Outcome:
+        reply = self._replies[stream.order]
+        place = len(reply.tokens) - stream.room
+        landed = 0
+        while landed < window.tested and window.offered[landed] == reply.tokens[place + landed]:
+            landed += 1
+        return Outcome(window, tuple(reply.tokens[place : place + landed + 1]))
+
+    def _go_on(self, stream: Stream, outcome: Outcome) -> Stream:
+        room = stream.room - len(outcome.committed)
+        if room < 1:
+            self._drafter.forget(stream.order)
+            del self._replies[stream.order]
+            return self._start()
+        return replace(stream, tokens=[*stream.tokens, *outcome.committed], room=room, held=(), chances=())
+
+    def _draft(self) -> None:
+        depths = self._drafter.depths(self._streams)
+        if not any(depths):
+            return
+        made = [self._chain(stream, depth) for stream, depth in zip(self._streams, depths, strict=True)]
+        self._streams = [replace(s, held=held, chances=c) for s, (held, c) in zip(self._streams, made, strict=True)]
+        lanes, steps = sum(depth > 0 for depth in depths), max(len(held) for held, _ in made)
+        ms = self._workload.machine.head_ms(lanes, steps)
+        self._result = replace(self._result, ms=self._result.ms + ms)
+        self._drafter.note_draft(lanes, steps, self._clock.read(ms))
+
+    def _chain(self, stream: Stream, depth: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        reply = self._replies[stream.order]
+        return reply.draft(len(reply.tokens) - stream.room, depth, self._confidence)

@@ -83,6 +83,7 @@ class _Server:
         self._orders = 0
         self._fresh: set[int] = set()
         self._replies: dict[int, Reply] = {}
+        self._tokens: dict[int, list[int]] = {}
         self._streams = [self._start() for _ in range(workload.streams)]
         self._result = Result(0, 0.0, 0, 0, 0, 0)
 
@@ -96,8 +97,9 @@ class _Server:
         order, self._orders = self._orders, self._orders + 1
         length = min(self._workload.reply, self._goal + WINDOW_ROWS)
         reply = self._replies[order] = Reply(self._workload.text, order, length, self._seed)
+        self._tokens[order] = [*reply.prompt, reply.tokens[0]]
         self._fresh.add(order)
-        return Stream(order, [*reply.prompt, reply.tokens[0]], length - 1)
+        return Stream(order, self._tokens[order], length - 1)
 
     def _round(self) -> None:
         lanes = len(self._streams)
@@ -131,9 +133,10 @@ class _Server:
         room = stream.room - len(outcome.committed)
         if room < 1:
             self._drafter.forget(stream.order)
-            del self._replies[stream.order]
+            del self._replies[stream.order], self._tokens[stream.order]
             return self._start()
-        return replace(stream, tokens=[*stream.tokens, *outcome.committed], room=room, held=(), chances=())
+        self._tokens[stream.order].extend(outcome.committed)
+        return replace(stream, room=room, held=(), chances=())
 
     def _draft(self) -> None:
         depths = self._drafter.depths(self._streams)

@@ -21,9 +21,13 @@ class Mean:
 
 
 class Time:
-    """The usual milliseconds of something, whatever else stops the machine now and then."""
+    """The usual milliseconds of something, whatever else stops the machine now and then.
 
-    def __init__(self):
+    most: what a first measurement may say.
+    """
+
+    def __init__(self, most: float = float("inf")):
+        self._most = most
         self._first: list[float] = []
         self._mean = Mean(0.0)
 
@@ -31,6 +35,11 @@ class Time:
     def ms(self) -> float:
         """The least of the first two, the middle one of the first three, a moving mean from there on."""
         return self._mean.value
+
+    @property
+    def count(self) -> float:
+        """Measurements that it rests on."""
+        return self._mean.count
 
     def clip(self, ms: float) -> float:
         """A time no further from the usual one than SPREAD."""
@@ -41,6 +50,8 @@ class Time:
         if len(self._first) < FIRST:
             self._first.append(ms)
             ordered = sorted(self._first)
-            self._mean = Mean(ordered[len(ordered) // FIRST], len(ordered))
+            value = ordered[len(ordered) // FIRST]
+            self._mean = Mean(min(value, self._most) if len(ordered) == 1 else value, len(ordered))
         else:
             self._mean.note(self.clip(ms), rate)
+            self._mean.count = min(self._mean.count, 1 / rate)

@@ -54,6 +54,7 @@ class DraftPolicy:
         self._head = (0, 0)
         self._head_ms = 0.0
         self._probe: int | None = None
+        self._deeper: int | None = None
 
     @property
     def confidence(self) -> float:
@@ -62,7 +63,7 @@ class DraftPolicy:
 
     def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
         """Drafts that each stream's head shall make now. Streams: those that the next round will decode."""
-        self._head, self._head_ms, self._probe = (0, 0), 0.0, None
+        self._head, self._head_ms, self._probe, self._deeper = (0, 0), 0.0, None, None
         none = (0,) * len(streams)
         for stream in streams:
             self._lane(stream)
@@ -95,7 +96,7 @@ class DraftPolicy:
         guard.unrefreshed += 1
         if guard.unrefreshed > self._settings.plain_wait_most and best.rate < LARGE_GAIN * plain.rate:
             return none
-        return self._offers(guard, heads, [min(room, self._depth) for room in rooms])
+        return self._offers(guard, streams, heads, [min(room, self._depth) for room in rooms])
 
     def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
         """One window for each stream, of drafts that are held or copied, in at most `rows` rows.
@@ -181,7 +182,9 @@ class DraftPolicy:
         self._probe = streams[chosen].order
         return tuple(int(i == chosen) for i in range(len(streams)))
 
-    def _offers(self, guard: Guard, heads: Sequence[int], rooms: Sequence[int]) -> tuple[int, ...]:
+    def _offers(
+        self, guard: Guard, streams: Sequence[Stream], heads: Sequence[int], rooms: Sequence[int]
+    ) -> tuple[int, ...]:
         """Shares, and beyond them what the steps of the longest chain give for nothing; now and then one step more."""
         deepest = max(heads)
         depths = [
@@ -192,6 +195,7 @@ class DraftPolicy:
             guard.deeper = 0
             longest = heads.index(deepest)
             depths[longest] = min(rooms[longest], deepest + 1)
+            self._deeper = streams[longest].order
         return tuple(depths)
 
     def _offer(self, stream: Stream, alone: bool) -> Window:
@@ -225,6 +229,8 @@ class DraftPolicy:
                 counts[i] = 0
             if offer.source == "head" and (offer.order == self._probe or not self._settings.plain_guard):
                 counts[i] = max(counts[i], 1)
+            if offer.source == "head" and offer.order == self._deeper:
+                counts[i] = len(offer.offered)
         return counts
 
     def _chain(self, offer: Window) -> Chain:

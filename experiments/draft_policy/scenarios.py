@@ -1,10 +1,12 @@
 """Host side: the named traces, and how far a policy may fall short on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from experiments.draft_policy.machine import Described, Noise
-from experiments.draft_policy.simulate import Fixed, Result, Workload, simulate
+import numpy as np
+
+from experiments.draft_policy.hindsight import fixed_ms
+from experiments.draft_policy.machine import Clock, Described, Noise
+from experiments.draft_policy.simulate import Result, Workload, make_trace, simulate
 from experiments.draft_policy.text import DEPTH, Text, edited, forms
 from fnx_jax.engine.drafting.policy import DraftPolicy
 from fnx_jax.engine.drafting.settings import DraftSettings
@@ -80,16 +82,14 @@ class Verdict:
         )
 
 
-Make = Callable[[DraftSettings], DraftPolicy]
-
-
 def judge(
     scenario: Scenario, seed: int, tokens: int, settings: DraftSettings | None = None, noise: Noise | None = None
 ) -> Verdict:
-    """Runs the policy, cold, and every fixed depth over one trace."""
-    settings = settings or DraftSettings(rate_guard=scenario.offloaded)
-    policy = DraftPolicy(settings, DEPTH)
-    result = simulate(scenario.workload, policy, seed, tokens, confidence=policy.confidence, noise=noise)
-    fixed = [simulate(scenario.workload, Fixed(depth), seed, tokens) for depth in range(DEPTH + 1)]
-    best = max(range(DEPTH + 1), key=lambda depth: fixed[depth].rate)
-    return Verdict(scenario, result, result.rate / fixed[0].rate, result.rate / fixed[best].rate, best)
+    """Runs the policy, which knows nothing yet, and every fixed depth over one trace."""
+    policy = DraftPolicy(settings or DraftSettings(rate_guard=scenario.offloaded), DEPTH)
+    trace = make_trace(scenario.workload, seed, tokens)
+    clock = Clock(noise or Noise(), np.random.default_rng((seed, 1)))
+    result = simulate(trace, policy, clock, policy.confidence)
+    fixed = [fixed_ms(trace, depth) for depth in range(DEPTH + 1)]
+    best, own = fixed.index(min(fixed)), result.ms / result.tokens
+    return Verdict(scenario, result, fixed[0] / own, fixed[best] / own, best)

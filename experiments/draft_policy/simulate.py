@@ -6,11 +6,8 @@ The drafter's clock errs; what it costs is counted in true time. Everything foll
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from experiments.draft_policy.machine import ROW_TILE, Clock, Machine, Noise
-from experiments.draft_policy.text import Reply, Text
-from fnx_jax.engine.drafting.layout import lay_out
+from experiments.draft_policy.machine import ROW_TILE, Clock, Machine
+from experiments.draft_policy.text import Replies, Reply, Text
 from fnx_jax.engine.drafting.settings import WINDOW_ROWS
 from fnx_jax.engine.drafting.streams import Drafter, Outcome, Stream, Window
 
@@ -45,68 +42,55 @@ class Result:
         return 1000 * self.tokens / self.ms
 
 
-class Fixed:
-    """A Drafter that drafts to one depth always; 0 is plain."""
+@dataclass(frozen=True)
+class Trace:
+    """What happens whoever drafts: a workload's replies, and how many tokens are served of it, all streams together."""
 
-    def __init__(self, depth: int):
-        self._depth = depth
-
-    def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
-        offers = [Window(s.order, "head", s.held, chances=s.chances) for s in streams]
-        return lay_out(offers, [len(s.held) for s in streams], [s.room for s in streams], rows, row_tile)
-
-    def note_round(self, outcomes: Sequence[Outcome], ms: float, prompt_rows: int = 0) -> None:
-        pass
-
-    def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
-        return tuple(min(self._depth, stream.room - 1) for stream in streams)
-
-    def note_draft(self, lanes: int, steps: int, ms: float) -> None:
-        pass
-
-    def forget(self, order: int) -> None:
-        pass
+    workload: Workload
+    replies: Replies
+    tokens: int
 
 
-def simulate(
-    workload: Workload, drafter: Drafter, seed: int, tokens: int, *, confidence: float = 0.0, noise: Noise | None = None
-) -> Result:
-    """Serves until so many tokens are committed, all streams together."""
-    return _Server(workload, drafter, seed, tokens, confidence, noise or Noise()).run()
+def make_trace(workload: Workload, seed: int, tokens: int) -> Trace:
+    """The trace of a seed."""
+    return Trace(workload, Replies(workload.text, min(workload.reply, tokens + WINDOW_ROWS), seed), tokens)
+
+
+def simulate(trace: Trace, drafter: Drafter, clock: Clock, confidence: float = 0.0) -> Result:
+    """Serves a trace. The drafter sees what the clock reads; the result counts true time."""
+    return _Server(trace, drafter, clock, confidence).run()
 
 
 class _Server:
-    def __init__(self, workload: Workload, drafter: Drafter, seed: int, tokens: int, confidence: float, noise: Noise):
-        self._workload, self._drafter, self._seed, self._goal = workload, drafter, seed, tokens
-        self._confidence = confidence
-        self._clock = Clock(noise, np.random.default_rng((seed, 1)))
+    def __init__(self, trace: Trace, drafter: Drafter, clock: Clock, confidence: float):
+        self._trace, self._machine, self._drafter = trace, trace.workload.machine, drafter
+        self._clock, self._confidence = clock, confidence
         self._orders = 0
         self._fresh: set[int] = set()
         self._replies: dict[int, Reply] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._streams = [self._start() for _ in range(workload.streams)]
+        self._streams = [self._start() for _ in range(trace.workload.streams)]
         self._result = Result(0, 0.0, 0, 0, 0, 0)
 
     def run(self) -> Result:
-        while self._result.tokens < self._goal:
+        while self._result.tokens < self._trace.tokens:
             self._round()
             self._draft()
         return self._result
 
     def _start(self) -> Stream:
         order, self._orders = self._orders, self._orders + 1
-        length = min(self._workload.reply, self._goal + WINDOW_ROWS)
-        reply = self._replies[order] = Reply(self._workload.text, order, length, self._seed)
+        reply = self._replies[order] = self._trace.replies[order]
         self._tokens[order] = [*reply.prompt, reply.tokens[0]]
         self._fresh.add(order)
-        return Stream(order, self._tokens[order], length - 1)
+        return Stream(order, self._tokens[order], len(reply.tokens) - 1)
 
     def _round(self) -> None:
         lanes = len(self._streams)
         windows = self._drafter.windows(self._streams, lanes * WINDOW_ROWS, ROW_TILE)
         outcomes = [self._commit(s, w) for s, w in zip(self._streams, windows, strict=True)]
         tested, landed = sum(w.tested for w in windows), sum(len(o.committed) - 1 for o in outcomes)
-        ms = self._workload.machine.round_ms(lanes, lanes + tested)
+        ms = self._machine.round_ms(lanes, lanes + tested)
         seen_ms = self._clock.read(ms * (FIRST_ROUND if self._fresh else 1.0))
         self._drafter.note_round(outcomes, seen_ms)
         self._fresh.clear()
@@ -145,7 +129,7 @@ class _Server:
         made = [self._chain(stream, depth) for stream, depth in zip(self._streams, depths, strict=True)]
         self._streams = [replace(s, held=held, chances=c) for s, (held, c) in zip(self._streams, made, strict=True)]
         lanes, steps = sum(depth > 0 for depth in depths), max(len(held) for held, _ in made)
-        ms = self._workload.machine.head_ms(lanes, steps)
+        ms = self._machine.head_ms(lanes, steps)
         self._result = replace(self._result, ms=self._result.ms + ms)
         self._drafter.note_draft(lanes, steps, self._clock.read(ms))
 

@@ -34,7 +34,7 @@ class Text:
 class Reply:
     """One reply, all of it decided beforehand: whoever drafts meets the same luck.
 
-    prompt, tokens: ids. The tables hold, by place and draft, whether a draft made there lands and its chance.
+    prompt, tokens: ids. runs: by place, how many drafts made there land, one after the other.
     """
 
     def __init__(self, text: Text, order: int, length: int, seed: int):
@@ -48,9 +48,10 @@ class Reply:
         landing = np.where(turned, other, good)
         spread = np.minimum(text.spread, np.minimum(landing, 1 - landing))
         chance = landing + spread * rng.uniform(-1, 1, (length, DEPTH))
-        self._hits = (rng.random((length, DEPTH)) < chance).tolist()
-        boast = np.where(chance > 0, chance, rng.uniform(0.05, 0.9, chance.shape)) ** text.boast
-        self._chances = boast.tolist()
+        hits = rng.random((length, DEPTH)) < chance
+        self.runs: list[int] = np.cumprod(hits, axis=1).sum(axis=1).tolist()
+        reported = np.where(chance > 0, chance, rng.uniform(0.05, 0.9, chance.shape)) ** text.boast
+        self._chances = reported.tolist()
 
     def draft(self, place: int, depth: int, confidence: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Drafts for the tokens from `place` on, and their chances; -1 stands for a wrong one."""
@@ -59,9 +60,22 @@ class Reply:
             product *= self._chances[place][j]
             if j and product < confidence:
                 break
-            drafts.append(self.tokens[place + j] if self._hits[place][j] else -1)
+            drafts.append(self.tokens[place + j] if j < self.runs[place] else -1)
             chances.append(self._chances[place][j])
         return tuple(drafts), tuple(chances)
+
+
+class Replies:
+    """Replies by their number, made when they are first asked for."""
+
+    def __init__(self, text: Text, length: int, seed: int):
+        self._text, self._length, self._seed = text, length, seed
+        self._made: dict[int, Reply] = {}
+
+    def __getitem__(self, order: int) -> Reply:
+        if order not in self._made:
+            self._made[order] = Reply(self._text, order, self._length, self._seed)
+        return self._made[order]
 
 
 def edited(first: int, length: int, every: int = 60) -> tuple[list[int], list[int]]:

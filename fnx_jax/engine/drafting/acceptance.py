@@ -24,15 +24,19 @@ class Acceptance:
     """
 
     def __init__(self, settings: DraftSettings):
-        self._settings, weight = settings, settings.prior_rounds
-        self._server = [Mean(settings.prior_chance(draft), weight) for draft in range(WINDOW_ROWS - 1)]
-        self._worth = [Mean((bucket + 0.5) / BUCKETS, weight) for bucket in range(BUCKETS)]
+        self._settings = settings
+        self._server = [Mean(0.0) for _ in range(WINDOW_ROWS - 1)]
+        self._worth = [Mean((bucket + 0.5) / BUCKETS, settings.prior_rounds) for bucket in range(BUCKETS)]
         self._lanes: dict[int, _Lane] = {}
 
     def chain(self, order: int, depth: int) -> list[float]:
         """Chances of a chain of drafts that are not made yet."""
-        known = self._lanes.get(order)
-        return [self._chance(draft, known) for draft in range(depth)]
+        known, chances, last = self._lanes.get(order), [], 1.0
+        for draft in range(depth):
+            # How a deep draft fares that was never tried follows from those before it.
+            last = self._chance(draft, last * self._settings.prior_step(draft), known)
+            chances.append(last)
+        return chances
 
     def landing(self, order: int, depth: int, chances: Sequence[float]) -> list[float]:
         """Chances of drafts that are made, from the head's own; those without one as in `chain`."""
@@ -64,13 +68,15 @@ class Acceptance:
         """A lane has ended; what the server learnt from it stays."""
         self._lanes.pop(order, None)
 
-    def _chance(self, draft: int, known: _Lane | None) -> float:
-        server = self._server[draft].value
-        if known is None:
-            return server
-        lane, trust = known.depth[draft], self._settings.lane_trust
-        trials = min(lane.count, 1 / self._settings.depth_rate)
-        return (trust * server + trials * lane.value) / (trust + trials)
+    def _chance(self, draft: int, prior: float, known: _Lane | None) -> float:
+        settings, server = self._settings, self._server[draft]
+        value = _blend(prior, settings.prior_rounds, server, settings.server_rate)
+        return value if known is None else _blend(value, settings.lane_trust, known.depth[draft], settings.depth_rate)
+
+
+def _blend(prior: float, weight: float, seen: Mean, rate: float) -> float:
+    trials = min(seen.count, 1 / rate)
+    return (weight * prior + trials * seen.value) / (weight + trials)
 
 
 def _bucket(chance: float) -> int:

@@ -21,17 +21,21 @@ class Costs:
         self._rate = rate
         self._rounds: dict[int, Curve] = {}
         self._heads: dict[int, Curve] = {}
+        self._near_rounds: dict[int, Curve] = {}
+        self._near_heads: dict[int, Curve] = {}
 
     def note_round(self, lanes: int, rows: int, ms: float) -> None:
         """Takes the time of a round of nothing but windows."""
         if lanes not in self._rounds:
             self._rounds[lanes] = Curve(lambda: self._row_ms(lanes), WINDOW_ROWS)
+            self._near_rounds.clear()
         self._rounds[lanes].note(rows, ms, self._rate)
 
     def note_head(self, lanes: int, steps: int, ms: float) -> None:
         """Takes the time of a draft call."""
         if lanes not in self._heads:
             self._heads[lanes] = Curve(lambda: self._step_ms(lanes))
+            self._near_heads.clear()
         self._heads[lanes].note(steps, ms, self._rate)
 
     @property
@@ -47,7 +51,9 @@ class Costs:
         """The time to expect of a round. Raises: ValueError where no round was timed."""
         if not self._rounds:
             raise ValueError("costs: no round was timed")
-        return self._rounds[_nearest(self._rounds, lanes)].ms(rows)
+        if lanes not in self._near_rounds:
+            self._near_rounds[lanes] = self._rounds[_nearest(self._rounds, lanes)]
+        return self._near_rounds[lanes].ms(rows)
 
     def head_ms(self, lanes: int, steps: int) -> float:
         """The time to expect of a draft call; 0 for none. Raises: ValueError where no round was timed."""
@@ -55,7 +61,9 @@ class Costs:
             return 0.0
         if not self._heads:
             return STEP_SHARE * steps * self.round_ms(lanes, lanes)
-        return self._heads[_nearest(self._heads, lanes)].ms(steps)
+        if lanes not in self._near_heads:
+            self._near_heads[lanes] = self._heads[_nearest(self._heads, lanes)]
+        return self._near_heads[lanes].ms(steps)
 
     def clip_round(self, lanes: int, rows: int, ms: float) -> float:
         """A round's time, no further from the usual one than a time may lie."""

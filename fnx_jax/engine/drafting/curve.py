@@ -11,10 +11,12 @@ SLOPE_WEIGHT = 16.0
 """What the slope to begin with weighs: as much as a time measured once, four away from the first."""
 REACH = 2.0
 """How far away a measured time still says something about a number."""
+SINGLE = 0.75
+"""How much less than it would a time weighs for being the first of its number."""
 LINE_WEIGHT = 0.5
 """What the line weighs where times depart from it."""
-DOUBT = 2.0
-"""A first time may be so many times what was expected; more than that, and it is taken to be a mishap."""
+DOUBT = 1.25
+"""A number's first time may be so many times what was expected; only a second one is believed to be more."""
 
 
 class Curve:
@@ -51,8 +53,8 @@ class Curve:
         start_ms = self.ms_of_first()
         weighed, weight = SLOPE_WEIGHT * start, SLOPE_WEIGHT
         for number, time in self._times.items():
-            weighed += time.count * (number - first) * (time.ms - start_ms)
-            weight += time.count * (number - first) ** 2
+            weighed += (time.count - SINGLE) * (number - first) * (time.ms - start_ms)
+            weight += (time.count - SINGLE) * (number - first) ** 2
         return max(0.0, weighed / weight)
 
     def ms(self, number: int) -> float:
@@ -67,7 +69,7 @@ class Curve:
         numbers, first = np.arange(most), min(self._times)
         known = np.array(list(self._times))
         ms = np.array([time.ms for time in self._times.values()])
-        count = np.array([time.count for time in self._times.values()])
+        count = np.array([time.count - SINGLE for time in self._times.values()])
         line = np.maximum(ms[known == first] + self.slope(self._slope()) * (numbers - first), ms[known == first] / 2)
         away = np.abs(numbers[:, None] - known).astype(float)
         if self._tile:

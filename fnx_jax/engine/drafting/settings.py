@@ -61,6 +61,7 @@ class DraftSettings:
         if not 1 <= self.rate_trial <= self.rate_rounds:
             raise ValueError(f"rate_trial={self.rate_trial}, must be from 1 to {self.rate_rounds}")
 
-    def prior_chance(self, draft: int) -> float:
-        """Of the draft with this number, counted from 0."""
-        return self.prior[min(draft, len(self.prior) - 1)]
+    def prior_step(self, draft: int) -> float:
+        """What is expected of the draft with this number, counted from 0, beside the one before it."""
+        last = len(self.prior) - 1
+        return self.prior[draft] / (self.prior[draft - 1] if draft else 1.0) if draft <= last else 1.0

@@ -65,7 +65,7 @@ class Copier:
     def __init__(self, settings: DraftSettings, chance: float):
         self._settings, self.index = settings, SuffixIndex(settings.copy_entry)
         self._size = settings.copy_first
-        self._chance = Mean(chance, settings.lane_trust)
+        self._chance = Mean(chance, settings.copy_trust)
 
     def offer(self, room: int, alone: bool) -> tuple[int, ...]:
         """The next copy, of at most `room` tokens; () where nothing matches. alone: the lane is in no company."""

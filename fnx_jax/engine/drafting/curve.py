@@ -25,8 +25,8 @@ class Curve:
     slope: ms for each number more, to begin with. tile: numbers of a tile; a border parts what is otherwise near.
     """
 
-    def __init__(self, slope: Callable[[], float], tile: int | None = None):
-        self._slope, self._tile = slope, tile
+    def __init__(self, slope: Callable[[], float], tile: int | None = None, reach: float = REACH):
+        self._slope, self._tile, self._reach = slope, tile, reach
         self._times: dict[int, Time] = {}
         self._expected: list[float] = []
 
@@ -73,8 +73,8 @@ class Curve:
         line = np.maximum(ms[known == first] + self.slope(self._slope()) * (numbers - first), ms[known == first] / 2)
         away = np.abs(numbers[:, None] - known).astype(float)
         if self._tile:
-            away += 2 * REACH * np.abs((numbers[:, None] - 1) // self._tile - (known - 1) // self._tile)
-        weight = count * np.exp(-away / REACH)
+            away += 2 * self._reach * np.abs((numbers[:, None] - 1) // self._tile - (known - 1) // self._tile)
+        weight = count * np.exp(-away / self._reach)
         return line + (weight * (ms - line[known])).sum(axis=1) / (weight.sum(axis=1) + LINE_WEIGHT)
 
 

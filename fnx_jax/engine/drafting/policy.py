@@ -22,6 +22,8 @@ LARGE_GAIN = 1.5
 """Drafts that promise so many times the plain rate need no newer time of a plain round."""
 UNTIMED = 4
 """Plain rounds to wait for one whose time is that of a plain round: one may hold prompt rows, for long."""
+NEWS = 0.6
+"""A probe that lands is news below this chance. Above it, it was known that drafts land, and that they do not pay."""
 SURE, SURER = 0.8, 0.9
 """Where no time is known: chances of the first draft from which on a second and a third are made."""
 
@@ -47,7 +49,7 @@ class DraftPolicy:
         self._depth = min(settings.depth_most, draft_depth)
         self.costs = costs or Costs(settings.cost_rate)
         self._acceptance = Acceptance(settings)
-        self._copy_chance = Mean(settings.copy_chance, settings.prior_rounds)
+        self._copy_chance = Mean(settings.copy_chance, settings.copy_trust)
         self._guards: dict[int, Guard] = {}
         self._lanes: dict[int, _Lane] = {}
         self._round = 0
@@ -251,6 +253,7 @@ class DraftPolicy:
                 self._copy_chance.note(hit, self._settings.server_rate)
         if window.source == "head":
             lane.probed = self._round
+            expected = self._acceptance.chain(window.order, 1)[0] >= NEWS
             self._acceptance.note(window.order, hits, window.chances)
             if window.order == self._probe:
-                guard.probes.landed() if hits[0] else guard.probes.failed()
+                guard.probes.landed() if hits[0] and not expected else guard.probes.failed()

@@ -23,7 +23,7 @@ class DraftSettings:
     that are not resident, where a round's cost is not a matter of rows alone.
     draft_slack: drafts a lane may offer beyond its share where the head steps are taken anyway.
     copy_entry: matching tokens that begin a copy. copy_least, copy_first: tokens of one at least, and of the first.
-    copy_chance: the chance that a copied token lands, before anything is known.
+    copy_chance, copy_trust: the chance that a copied token lands, before anything is known, and the trials it weighs.
     """
 
     depth_most: int = WINDOW_ROWS - 1
@@ -32,7 +32,7 @@ class DraftSettings:
     prior_rounds: float = 4.0
     server_rate: float = 0.02
     depth_rate: float = 0.08
-    lane_trust: float = 4.0
+    lane_trust: float = 8.0
     cost_rate: float = 0.05
     plain_guard: bool = True
     plain_margin: float = 1.05
@@ -48,6 +48,7 @@ class DraftSettings:
     copy_least: int = 2
     copy_first: int = 7
     copy_chance: float = 0.94
+    copy_trust: float = 1.0
 
     def __post_init__(self):
         if not 0 <= self.depth_most < WINDOW_ROWS:

@@ -3,7 +3,6 @@
 The drafter's clock errs; what it costs is counted in true time. Everything follows from the seed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from experiments.draft_policy.machine import ROW_TILE, Clock, Machine

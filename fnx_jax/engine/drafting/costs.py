@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 
 from fnx_jax.engine.drafting.curve import REACH, Curve
-POW = 0.5
 from fnx_jax.engine.drafting.settings import WINDOW_ROWS
 
 ROW_SHARE = 0.05
@@ -28,7 +27,7 @@ class Costs:
     def note_round(self, lanes: int, rows: int, ms: float) -> None:
         """Takes the time of a round of nothing but windows."""
         if lanes not in self._rounds:
-            self._rounds[lanes] = Curve(lambda: self._row_ms(lanes), WINDOW_ROWS, REACH * lanes**POW)
+            self._rounds[lanes] = Curve(lambda: self._row_ms(lanes), WINDOW_ROWS, REACH * lanes**0.5)
             self._near_rounds.clear()
         self._rounds[lanes].note(rows, ms, self._rate)
 

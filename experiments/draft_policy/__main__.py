@@ -3,8 +3,8 @@
 Runs the draft policy of the server, which knows nothing at first, over named traces: who drafts what and which drafts
 land is made up, deterministic given the seed, and the same for everybody. Clocks err by a tenth, and now and then
 fivefold; the policy sees only them, the figures count true time. Two bounds: 0.98 of the rate of plain rounds on every
-trace, and 0.95 of the best fixed depth in hindsight where a text stays as it is. Exits 0 where both hold everywhere, else
-1. Host side. Read next: scenarios.py, simulate.py, fnx_jax/engine/drafting/policy.py.
+trace, and 0.95 of the best fixed depth in hindsight where a text stays as it is. Exits 0 where both hold everywhere,
+else 1. Host side. Read next: scenarios.py, simulate.py, fnx_jax/engine/drafting/policy.py.
 """
 
 import json

@@ -73,8 +73,8 @@ class _Server:
 
     def run(self) -> Result:
         while self._result.tokens < self._trace.tokens:
-            self._round()
             self._draft()
+            self._round()
         return self._result
 
     def _start(self) -> Stream:

@@ -11,8 +11,12 @@ SLOPE_WEIGHT = 16.0
 """What the slope to begin with weighs: as much as a time measured once, four away from the first."""
 REACH = 1.5
 """How far away a measured time still says something about a number."""
+STALE = 0.005
+"""A time that has moved by less than this part is as good as it was."""
 FEW = 8.0
 """The square of how many measurements of a number weigh half of what they would if there were many."""
+OTHERS = 0.3
+"""What the time of another number weighs beside a number's own, however near."""
 LINE_WEIGHT = 0.5
 """What the line weighs where times depart from it."""
 DOUBT = 1.25
@@ -29,6 +33,7 @@ class Curve:
         self._slope, self._tile, self._reach = slope, tile, reach
         self._times: dict[int, Time] = {}
         self._expected: list[float] = []
+        self._bent: dict[int, float] = {}
 
     def note(self, number: int, ms: float, rate: float) -> None:
         """Takes a measured time."""
@@ -36,7 +41,8 @@ class Curve:
             most = DOUBT * self.ms(number) if self._times else float("inf")
             self._times[number] = Time(most)
         self._times[number].note(ms, rate)
-        self._expected = []
+        if abs(self._times[number].ms - self._bent.get(number, 0.0)) > STALE * self._times[number].ms:
+            self._expected = []
 
     @property
     def known(self) -> dict[int, Time]:
@@ -62,6 +68,7 @@ class Curve:
         if not self._times:
             raise ValueError("costs: no time was measured")
         if number >= len(self._expected):
+            self._bent = {known: time.ms for known, time in self._times.items()}
             self._expected = self._bend(max(2 * number, 2 * max(self._times), 32)).tolist()
         return self._expected[number]
 
@@ -74,7 +81,7 @@ class Curve:
         away = np.abs(numbers[:, None] - known).astype(float)
         if self._tile:
             away += 2 * self._reach * np.abs((numbers[:, None] - 1) // self._tile - (known - 1) // self._tile)
-        weight = count * np.exp(-away / self._reach)
+        weight = count * np.exp(-away / self._reach) * np.where(away > 0, OTHERS, 1.0)
         return line + (weight * (ms - line[known])).sum(axis=1) / (weight.sum(axis=1) + LINE_WEIGHT)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import fnx_jax.engine.drafting
+from fnx_jax.engine.drafting.guard import RateGuard
 from fnx_jax.engine.drafting.policy import DraftPolicy
 from fnx_jax.engine.drafting.settings import DraftSettings
 from fnx_jax.engine.drafting.streams import Outcome, Stream
@@ -64,9 +65,9 @@ def test_without_the_guard_drafts_go_on_that_never_land():
 
 def test_a_new_stream_pays_nothing_for_what_is_known():
     policy = DraftPolicy(DraftSettings(), 15)
-    play(policy, 400, hit=False)
+    play(policy, 400, hit=False, row_ms=4.0)
     policy.forget(0)
-    assert drafted(play(policy, 60, hit=False, order=1)) <= 1
+    assert drafted(play(policy, 60, hit=False, order=1, row_ms=4.0)) <= 1
 
 
 def test_drafts_come_back_when_they_land_again():
@@ -104,17 +105,26 @@ def test_rate_guard_is_its_own_setting_and_the_longest_wait_is_128():
     assert DraftSettings().rate_guard is False and DraftSettings().plain_wait_most == 128
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-def test_rate_guard_stops_drafts_that_slow_other_rounds_down(streams):
-    def slow_when_drafted(settings):
-        policy = DraftPolicy(settings, 15)
-        note = policy.costs.note_round
-        # A fault of the table: drafted rounds look free to it, as where their cost falls on what follows.
-        policy.costs.note_round = lambda lanes, rows, ms: note(lanes, rows, 10.0)
-        return drafted(play(policy, 400, hit=True, row_ms=60, streams=streams))
+def test_rate_guard_closes_on_slow_drafted_rounds_and_opens_again_at_doubling_distances():
+    guard, waits = RateGuard(DraftSettings(rate_guard=True)), []
+    guard.note(False, 1, 10.0)
+    for _ in range(7):
+        for _ in range(6):
+            assert guard.allows()
+            guard.note(True, 2, 30.0)
+        waits.append(0)
+        while not guard.allows():
+            guard.note(False, 1, 10.0)
+            waits[-1] += 1
+    assert waits == [16, 32, 64, 128, 128, 128, 128]
 
-    assert slow_when_drafted(DraftSettings()) > 350
-    assert slow_when_drafted(DraftSettings(rate_guard=True)) < 150
+
+def test_rate_guard_stays_open_while_drafted_rounds_are_quicker():
+    guard = RateGuard(DraftSettings(rate_guard=True))
+    guard.note(False, 1, 10.0)
+    for _ in range(200):
+        assert guard.allows()
+        guard.note(True, 2, 15.0)
 
 
 def test_forced_tokens_come_first_then_copies_then_held_drafts():

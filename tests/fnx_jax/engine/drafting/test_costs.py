@@ -1,0 +1,85 @@
+"""Costs from few and noisy times."""
+
+import numpy as np
+import pytest
+
+from fnx_jax.engine.drafting.allocate import Chain, allocate
+from fnx_jax.engine.drafting.costs import Costs
+
+
+def true_ms(rows):
+    return 10 + 0.5 * rows
+
+
+def learnt(rows, times, rate=0.05, spike=1.0):
+    costs, rng = Costs(rate), np.random.default_rng(0)
+    for _ in range(times):
+        for row in rows:
+            costs.note_round(1, row, true_ms(row) * (1 + 0.1 * rng.standard_normal()))
+    costs.note_round(1, rows[-1], true_ms(rows[-1]) * spike)
+    return costs
+
+
+def test_costs_come_from_noisy_times_between_and_beyond_what_was_timed():
+    costs = learnt((1, 4, 8), 60)
+    for row in (1, 2, 4, 6, 8, 12):
+        assert costs.round_ms(1, row) == pytest.approx(true_ms(row), rel=0.06)
+
+
+def test_one_time_five_times_too_long_changes_little():
+    before, after = learnt((1, 4, 8), 60), learnt((1, 4, 8), 60, spike=5)
+    assert after.round_ms(1, 8) < 1.05 * before.round_ms(1, 8)
+
+
+def test_a_first_time_is_doubted_and_a_steep_cost_believed_when_it_repeats():
+    costs = Costs(0.05)
+    costs.note_round(1, 1, 10)
+    costs.note_round(1, 5, 50)
+    assert costs.round_ms(1, 2) < 12
+    for _ in range(8):
+        costs.note_round(1, 5, 50)
+    assert costs.round_ms(1, 5) == pytest.approx(50, rel=0.1)
+    assert costs.round_ms(1, 1) == pytest.approx(10, rel=0.1)
+
+
+def test_another_width_lends_its_slope_until_the_own_one_is_known():
+    costs = Costs(0.05)
+    for _ in range(20):
+        costs.note_round(1, 1, 10)
+        costs.note_round(1, 9, 18)
+        costs.note_round(2, 2, 30)
+    assert costs.round_ms(2, 10) == pytest.approx(38, rel=0.05)
+    assert costs.round_ms(3, 3) == pytest.approx(costs.round_ms(2, 3))
+
+
+def test_a_table_can_be_written_and_read():
+    costs = learnt((1, 4), 5)
+    costs.note_head(1, 2, 3.0)
+    again = Costs.of(costs.table(), 0.05)
+    assert again.table() == costs.table()
+    with pytest.raises(ValueError, match="round and head"):
+        Costs.of({"rounds": {}}, 0.05)
+    with pytest.raises(ValueError, match="round 1 0"):
+        Costs.of({"round": {"1": {"0": 3.0}}, "head": {}}, 0.05)
+    with pytest.raises(ValueError, match="no round"):
+        Costs(0.05).round_ms(1, 1)
+
+
+def test_drafts_are_added_while_tokens_for_a_millisecond_grow():
+    def price(drafts, heads, deepest):
+        return 10 + drafts + 2 * bool(heads) + deepest
+
+    best, plain = allocate(2, [Chain((0.9, 0.9, 0.2)), Chain((0.1,))], price)
+    assert best.counts == (2, 0) and plain.counts == (0, 0)
+    assert best.tokens == pytest.approx(2 + 0.9 + 0.81) and best.ms == 16
+    counts = [(a, b) for a in range(4) for b in range(2)]
+    rates = {
+        (a, b): (2 + sum((0.9, 0.81, 0.162)[:a]) + 0.1 * b) / price(a + b, (a > 0) + (b > 0), max(a, b))
+        for a, b in counts
+    }
+    assert best.counts == max(counts, key=lambda count: rates[count])
+
+
+def test_copies_cost_no_head_step():
+    best, _ = allocate(1, [Chain((0.5,), head=False)], lambda drafts, heads, deepest: 10 + drafts + 100 * heads)
+    assert best.counts == (1,)

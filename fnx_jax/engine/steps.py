@@ -120,7 +120,7 @@ class DraftPlan:
 
 @dataclass(frozen=True)
 class DraftOutput:
-    """Per row of the plan, the tokens drafted, and each one's probability at temperature 1 as the draft head sees it."""
+    """Per row of the plan, the tokens drafted, and the head's probability of each at temperature 1."""
 
     tokens: tuple[tuple[int, ...], ...] = ()
     chances: tuple[tuple[float, ...], ...] = ()
@@ -150,7 +150,7 @@ class Steps(Protocol):
         ...
 
     def draft(self, plan: DraftPlan) -> DraftOutput:
-        """Drafts for lanes whose kept rows have run, and waits for it. Changes nothing that a round's results depend on.
+        """Drafts for lanes whose kept rows have run, and waits for it. No round's results depend on it.
 
         One that raises has lost its drafts, and no more.
         """

@@ -1,7 +1,7 @@
 """Host side: runs rounds and drafts on a device. Implements engine.steps.Steps; the only module that waits for it.
 
-All programs of a round are queued first and their results fetched once, at the end; so are those of its drafts. A program that fails or is
-interrupted leaves every lane empty.
+All programs of a round are queued first and their results fetched once, at the end; so are those of its drafts. A row
+program that fails or is interrupted leaves every lane empty.
 """
 
 from collections.abc import Iterator

@@ -102,7 +102,6 @@ class DeviceSteps:
             self.layered,
             self.draft_blocks,
         )
-        self._draft_params = device.family.draft_params(device.params)
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Queues every block's programs, then waits once: for the last of them, and so for all results."""
@@ -153,7 +152,7 @@ class DeviceSteps:
         adjusted = [self._adjustments(tile)] if any(map(is_adjusted, tile.draws)) else []
         try:
             plane, chains = self.programs.draft(
-                self._draft_params,
+                device.params,
                 plane,
                 self.state.streams_LRN,
                 chain_rows(plan, tile),

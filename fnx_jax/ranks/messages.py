@@ -88,7 +88,7 @@ def decode(data: bytes | bytearray) -> AnyMessage:
 
 
 def most_bytes(steps: Steps) -> int:
-    """Returns what the largest round or the drafts of all lanes take: every row drawn, each with counts, seen ids and a bias."""
+    """Returns what the largest round takes, or all lanes' drafts: each row drawn, with counts, seen ids and a bias."""
     per_row = 4 * (steps.history + 3) + 9 * steps.vocabulary + 1024
     return SMALL + steps.max_rows * per_row + 4 * steps.lanes * -(-steps.context // steps.page)
 

@@ -116,7 +116,7 @@ def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: 
         second_half=on_ranks(lambda mixed, moe: add_experts(mixed, moe, config, shards), mesh, same),
         finish=on_ranks(_finish, mesh, same, donate=(1,)),
         absorb=on_ranks(
-            lambda params, plane, *rest: absorb_rows(params, config, shards, plane, *rest, page),
+            partial(_absorb, config, shards, page),
             mesh,
             lambda params, plane, *rest: plane,
             donate=(1,),
@@ -137,6 +137,10 @@ def _first_half(
 ):
     table = PageTable(pages_BP=pages_LP[rows.places.lane_B], page=page)
     return mix_and_route(streams, layer, config, shards, state, folded_L, rows.places, table, ngram_BE)
+
+
+def _absorb(config: FlashNextConfig, shards: Shards, page: int, params, plane, rows: Rows, before, pages_LP):
+    return absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
 
 
 def _finish(folded_L, streams_LRN, places, streams_BN):

@@ -86,7 +86,7 @@ def stepped_drafter(
     logits, draw, draw_adjusted: the model's own programs, which are the drafter's as well over the whole vocabulary.
     """
     same, dealt = lambda *layouts: SAME, lambda *layouts: DEALT if mesh.size > 1 else SAME
-    common = dict(
+    common: dict[str, Any] = dict(
         layers=layers,
         start=on_ranks(start, mesh, same),
         advance=on_ranks(partial(advance, slices=slices), mesh, same),

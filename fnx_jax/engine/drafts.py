@@ -32,11 +32,15 @@ class LaneDrafts:
         self._drafter, self._depth, self._row_tile = drafter, depth, row_tile
         self._windows: dict[int, Window] = {}
 
-    def propose(self, lanes: Sequence[Lane], rows: int) -> Drafts:
-        """Chooses what follows each lane's pending token in the next round, of `rows` rows at most."""
+    def propose(self, lanes: Sequence[Lane], rows: int) -> tuple[list[Lane], Drafts]:
+        """Chooses what follows each lane's pending token in the next round, of `rows` rows at most.
+
+        Returns: the lanes in the order of their rows, and what proposes.
+        """
         windows = self._drafter.windows([_stream(lane) for lane in lanes], rows, self._row_tile)
-        self._windows = {lane.order: window for lane, window in zip(lanes, windows, strict=True)}
-        return lambda lane: self._windows[lane.order].drafts
+        self._windows = {window.order: window for window in windows}
+        by_order = {lane.order: lane for lane in lanes}
+        return [by_order[window.order] for window in windows], lambda lane: self._windows[lane.order].drafts
 
     def note_round(self, committed: Mapping[int, tuple[int, ...]], seconds: float, prompt_rows: int) -> None:
         """Takes the wall time of the round, and the reply tokens that each lane of it gained, by the lane's order."""

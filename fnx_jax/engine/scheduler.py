@@ -116,7 +116,9 @@ class Scheduler:
         filling = [lane for lane in self._running() if lane.filling]
         kept_free = self._steps.row_tile if filling else 0  # drafts may not crowd out prompts
         rows = max(len(decoding), self._steps.max_rows - kept_free)
-        drafts = self._drafts if self._lane_drafts is None else self._lane_drafts.propose(decoding, rows)
+        drafts = self._drafts
+        if self._lane_drafts is not None:
+            decoding, drafts = self._lane_drafts.propose(decoding, rows)
         segments = windows(decoding, rows, self._steps.row_tile, drafts)
         rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
         rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))

@@ -18,7 +18,7 @@ REST = [
     Result(Cell(chunk=5), evidence=MIXED),
     Result(Cell(tp=2), evidence=MIXED),
 ]
-NOT_RUN = [Cell(start="resumed"), Cell(place="offloaded"), Cell(prefill="deep")]
+NOT_RUN = [Cell(start="resumed", streams=2), Cell(place="offloaded"), Cell(prefill="deep")]
 
 
 def lines(results, not_run=NOT_RUN):

@@ -4,7 +4,7 @@ The decisions are a Drafter's; here they meet lanes and plans. Whatever is decid
 Read next: drafting/streams.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from fnx_jax.engine.drafting.settings import DraftSettings
 from fnx_jax.engine.drafting.streams import Drafter, Outcome, Stream, Window
 from fnx_jax.engine.ending import end_ids
 from fnx_jax.engine.lane import Lane
-from fnx_jax.engine.plan import Drafts
+from fnx_jax.engine.plan import Drafts, Segment
+from fnx_jax.engine.request import Emission
 from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow, Steps
 
 
@@ -42,9 +43,12 @@ class LaneDrafts:
         by_order = {lane.order: lane for lane in lanes}
         return [by_order[window.order] for window in windows], lambda lane: self._windows[lane.order].drafts
 
-    def note_round(self, committed: Mapping[int, tuple[int, ...]], seconds: float, prompt_rows: int) -> None:
-        """Takes the wall time of the round, and the reply tokens that each lane of it gained, by the lane's order."""
-        outcomes = [Outcome(window, committed.get(order, ())) for order, window in self._windows.items()]
+    def note_round(self, segments: Sequence[Segment], emissions: Sequence[Emission], seconds: float) -> None:
+        """Takes a concluded round: its rows, what its replies gained, its wall time."""
+        gained = {emission.request_id: emission.tokens for emission in emissions}
+        tested = [segment.lane for segment in segments if not segment.prompt]
+        outcomes = [Outcome(self._windows[lane.order], gained.get(lane.request.id, ())) for lane in tested]
+        prompt_rows = sum(len(segment.tokens) for segment in segments if segment.prompt)
         self._windows = {}
         self._drafter.note_round(outcomes, 1000 * seconds, prompt_rows)
 

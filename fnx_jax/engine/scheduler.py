@@ -144,10 +144,7 @@ class Scheduler:
         record = record_round(self._totals.rounds, planned.segments, emissions, self._steps.row_tile, seconds)
         self._count(rows, prompt_rows, emissions)
         if self._lane_drafts is not None:
-            committed = {s.lane.order: () for s in planned.segments if not s.prompt}
-            by_id = {s.lane.request.id: s.lane.order for s in planned.segments if not s.prompt}
-            committed |= {by_id[e.request_id]: e.tokens for e in emissions if e.request_id in by_id}
-            self._lane_drafts.note_round(committed, seconds, prompt_rows)
+            self._lane_drafts.note_round(planned.segments, emissions, seconds)
         ended = {emission.request_id for emission in emissions if emission.finish}
         for lane in self._running():
             if lane.request.id in ended:

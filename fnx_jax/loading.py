@@ -5,7 +5,7 @@ Read next: opening.py, model.py, families/flash_next/load.py.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from fnx_jax import backend
 from fnx_jax.families.flash_next.reading import Arithmetic
 from fnx_jax.families.flash_next.sequence import functions
+from fnx_jax.lanes.drafting import DEPTH_MOST
 from fnx_jax.lanes.programs import deal_columns
 from fnx_jax.lanes.rounds import Device, DeviceSteps
 from fnx_jax.lanes.state import empty_state
@@ -26,6 +27,17 @@ PAGE = 64
 """Positions a page holds, rounded up to a multiple of the block."""
 CONTEXT = 8192
 MAX_ROWS = 512
+DRAFT_BLOCKS = 622
+"""Blocks of 128 ids that drafts are drawn from: of the real tokenizer, the ids met most often."""
+
+
+@dataclass(frozen=True)
+class _Drafts:
+    """As in `load`: whether the head is loaded, drafts of a chain, blocks of ids."""
+
+    head: bool
+    depth: int
+    blocks: int | None
 
 
 def load(
@@ -36,6 +48,8 @@ def load(
     context: int | None = None,
     *,
     draft_head: bool = True,
+    draft_depth: int = DEPTH_MOST,
+    draft_blocks: int | None = DRAFT_BLOCKS,
     max_rows: int = MAX_ROWS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Model:
@@ -45,17 +59,21 @@ def load(
       path: an EXL3 pack, a bf16 checkpoint in the published or the Transformers naming, or a prepared checkpoint.
       devices: how many share the work. dtype: None serves as design; "float32" keeps operands and caches float32.
       lanes: requests that run at once. context: positions a lane may hold, min(8192, the model's) by default.
-      draft_head: whether the draft head is loaded. max_rows: rows of one round at most.
+      draft_head: whether the draft head is loaded, if there is one. draft_depth: drafts of a chain at most, 1 to 15.
+      draft_blocks: blocks of 128 ids that drafts are drawn from, the first so many; None: all.
+      max_rows: rows of one round at most.
       progress: told file bytes done and in all.
     Raises: CheckpointError naming what is wrong with the files; ValueError naming the argument; BackendError.
       Nothing stays on the device then.
     """
     backend.require()
     _check_arguments(devices, dtype, lanes, max_rows)
+    drafts = _Drafts(draft_head, draft_depth, draft_blocks)
+    _check_drafts(drafts)
     backend.require_in_force()
     checkpoint = open_checkpoint(path)
     try:
-        return _load(checkpoint, devices, dtype == "float32", lanes, context, draft_head, max_rows, progress)
+        return _load(checkpoint, devices, dtype == "float32", lanes, context, drafts, max_rows, progress)
     except BaseException:
         checkpoint.close()
         raise
@@ -72,18 +90,25 @@ def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int)
         raise ValueError(f"load: lanes={lanes}, from 1 to the {max_rows} rows of a round was wanted")
 
 
+def _check_drafts(drafts: _Drafts) -> None:
+    if not 1 <= drafts.depth <= DEPTH_MOST:
+        raise ValueError(f"load: draft_depth={drafts.depth}, from 1 to {DEPTH_MOST} was wanted")
+    if drafts.blocks is not None and drafts.blocks < 1:
+        raise ValueError(f"load: draft_blocks={drafts.blocks}, None or at least 1 was wanted")
+
+
 def _load(
     checkpoint: Checkpoint,
     devices: int,
     exact: bool,
     lanes: int,
     context: int | None,
-    draft_head: bool,
+    drafts: _Drafts,
     max_rows: int,
     progress: Callable[[int, int], None],
 ) -> Model:
     family = checkpoint.family
-    config = replace(family.read_config(checkpoint.config), mtp_layers=checkpoint.mtp_layers if draft_head else 0)
+    config = replace(family.read_config(checkpoint.config), mtp_layers=checkpoint.mtp_layers if drafts.head else 0)
     limit = _context(context, config.max_context)
     valid, ends = ids_with_token(checkpoint.path, config.vocabulary), end_ids(checkpoint.path)
     shards, mesh = family.deal(config, devices), make_mesh(devices)
@@ -112,6 +137,8 @@ def _load(
         max_rows=max_rows,
         layered=arithmetic.decode,
         heights=tuple(height for height in backend.heights() if height <= max_rows),
+        draft_depth=drafts.depth if config.mtp_layers else 0,
+        draft_blocks=drafts.blocks,
     )
     return Model(
         config=config,

@@ -6,13 +6,14 @@ page, a shared page or a forgotten row is an error and not a different token. Re
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fnx_jax.engine.fake_head import FakeHead, perfect, with_token
 from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import Draw, RoundOutput, RoundPlan, Score
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow, Draw, RoundOutput, RoundPlan, Score
 
 Script = Callable[[Sequence[int]], int | None]
 """Given all tokens of a lane so far, the next one to force, or None to leave it to the hash."""
@@ -26,11 +27,12 @@ class PlanError(Exception):
 class Faults:
     """What goes wrong on purpose.
 
-    fail_rounds: rounds, counted from 0, that raise. nonfinite_tokens: from a row with one of them on, nothing in
-    its lane is finite. sleep_s: added to each round.
+    fail_rounds, fail_drafts: rounds and draft calls, counted from 0, that raise. nonfinite_tokens: from a row with one
+    of them on, nothing in its lane is finite. sleep_s: added to each round.
     """
 
     fail_rounds: frozenset[int] = frozenset()
+    fail_drafts: frozenset[int] = frozenset()
     nonfinite_tokens: frozenset[int] = frozenset()
     sleep_s: float = 0.0
 
@@ -39,7 +41,8 @@ class FakeSteps:
     """Steps without a device; limits as in Steps.
 
     pages: default, enough for every lane's whole context. script: forces tokens. before: called with the number of
-    each round; may wait or raise. rounds: rounds begun.
+    each round; may wait or raise. draft_depth, head: how deep its draft head reaches, and what it proposes.
+    rounds, draft_calls: begun.
     """
 
     def __init__(
@@ -56,12 +59,15 @@ class FakeSteps:
         faults: Faults | None = None,
         script: Script | None = None,
         before: Callable[[int], None] | None = None,
+        draft_depth: int = 0,
+        head: FakeHead = perfect,
     ):
         self.lanes, self.row_tile, self.max_rows, self.context = lanes, row_tile, max_rows, context
         self.page, self.vocabulary, self.history = page, vocabulary, history
         self.pages = lanes * -(-context // page) if pages is None else pages
-        self.rounds = 0
-        self._faults, self._script, self._before = faults or Faults(), script, before
+        self.draft_depth = draft_depth
+        self.rounds = self.draft_calls = 0
+        self._faults, self._script, self._before, self._head = faults or Faults(), script, before, head
         self._tokens_PS = np.full((self.pages, page), -1, np.int64)
         self._writers_PS = np.full((self.pages, page, 2), -1, np.int64)  # stream, position
         self._streams = 0
@@ -89,6 +95,38 @@ class FakeSteps:
             score_logprobs=tuple(logprobs for logprobs, _ in scores),
             score_finite=tuple(finite for _, finite in scores),
         )
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Drafts as the head's script says. Raises as `round`."""
+        number = self.draft_calls
+        self.draft_calls += 1
+        if number in self._faults.fail_drafts:
+            raise RuntimeError(f"draft call {number} fails on purpose")
+        _require(plan.rows, "no lane drafts")
+        _require(len({row.lane for row in plan.rows}) == len(plan.rows), "a lane drafts twice")
+        chains = [self._chain(plan, number, row) for number, row in enumerate(plan.rows)]
+        return DraftOutput(tuple(chains), tuple((0.9,) * len(chain) for chain in chains))
+
+    def _chain(self, plan: DraftPlan, number: int, row: DraftRow) -> tuple[int, ...]:
+        lane, draw = row.lane, row.draw
+        kept, written = self._kept_L[lane], self._written_L[lane]
+        _require(kept <= row.position + 1 <= written, f"lane {lane}: drafts from {row.position}, {kept} rows are kept")
+        _require((draw.row, draw.position) == (number, row.position + 2), f"lane {lane}: draws {draw.position}")
+        _require(1 <= row.depth <= self.draft_depth, f"lane {lane}: {row.depth} drafts")
+        last = (row.position + row.depth - 1) // self.page
+        _require((plan.pages_LP[lane, : last + 1] >= 0).all(), f"lane {lane}: no page for the chain")
+        tokens, truth = [*self._read(plan, lane, 0, row.position + 1), row.token], []
+        for step in range(row.depth):
+            forced = self._script(tokens) if self._script is not None else None
+            token = fake_draw(
+                fake_logits(tokens, self.vocabulary, forced), replace(draw, position=draw.position + step)
+            )
+            if token is None or not self._faults.nonfinite_tokens.isdisjoint(tokens):
+                break
+            truth.append(token)
+            tokens.append(token)
+            draw = with_token(draw, token)
+        return tuple(self._head(tuple(truth), self.vocabulary))
 
     def _check(self, plan: RoundPlan) -> None:
         rows = len(plan.token_B)
@@ -145,7 +183,7 @@ class FakeSteps:
         wanted = before + [-1] * (self.history - len(before))
         _require(plan.history_BN[row].tolist() == wanted, f"row {row}: history {plan.history_BN[row]}, wanted {wanted}")
 
-    def _read(self, plan: RoundPlan, lane: int, begin: int, end: int) -> list[int]:
+    def _read(self, plan: RoundPlan | DraftPlan, lane: int, begin: int, end: int) -> list[int]:
         """The lane's tokens at positions begin to end - 1, as its pages hold them."""
         positions = np.arange(begin, end)
         pages, slots = plan.pages_LP[lane, positions // self.page], positions % self.page

@@ -108,6 +108,7 @@ class Emission:
 
     tokens: newly committed ids, in order. logprobs: one entry a token where asked for.
     prompt_logprobs: sent once, when the prompt is filled; the first prompt token has None.
+    drafted, accepted: drafts that were tested for it, and those of them that became its tokens.
     finish: set on the last emission.
     """
 
@@ -116,6 +117,8 @@ class Emission:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     finish: Finish | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 Sink = Callable[[Emission], None]

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
 from fnx_jax.engine.conclude import conclude, finish
+from fnx_jax.engine.drafting.streams import Drafter
+from fnx_jax.engine.drafts import LaneDrafts
 from fnx_jax.engine.ending import End
 from fnx_jax.engine.lane import Lane, Waiting
 from fnx_jax.engine.limits import EngineConfig, check_request, reply_limit
@@ -18,14 +20,14 @@ from fnx_jax.engine.records import RoundLog, RoundRecord, record_round
 from fnx_jax.engine.request import Emission, EngineError, Finish, QueueFull, Request, Timing
 from fnx_jax.engine.stall import RoundTimes, prompt_rows_most
 from fnx_jax.engine.status import EngineStatus, Totals
-from fnx_jax.engine.steps import RoundOutput, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, Steps
 
 
 class Scheduler:
     """Waiting requests, lanes and pages of one device.
 
-    steps: read for its limits only. on_record: is given each round's record. drafts: proposes drafts.
-    clock: seconds, for timings.
+    steps: read for its limits only. on_record: is given each round's record. drafts: proposes drafts, in place of the
+    drafter. drafter: decides on drafts of the draft head and copies; None: there are none. clock: seconds, for timings.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Scheduler:
         *,
         on_record: Callable[[RoundRecord], None] | None = None,
         drafts: Drafts | None = None,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         if not 1 <= steps.lanes <= steps.max_rows:
@@ -43,6 +46,9 @@ class Scheduler:
         self.pool = PagePool(steps.pages, steps.page)
         self.records = RoundLog(self.config.records, on_record)
         self._steps, self._drafts, self._clock = steps, drafts, clock
+        self._lane_drafts: LaneDrafts | None = None
+        if drafter is not None and drafts is None:
+            self._lane_drafts = LaneDrafts(drafter, steps.draft_depth, steps.row_tile)
         self._table = PageTable(steps.lanes, self.pool.needed(steps.context))
         self._waiting: deque[Waiting] = deque()
         self._lanes: list[Lane | None] = [None] * steps.lanes
@@ -106,11 +112,14 @@ class Scheduler:
         """
         if self._waiting and not self._running():
             raise PageError(f"{len(self._waiting)} requests wait, no lane is taken, {self.pool.used} pages are held")
-        decoding = sorted((lane for lane in self._running() if not lane.filling), key=lambda lane: lane.order)
+        decoding = self._decoding()
         filling = [lane for lane in self._running() if lane.filling]
         kept_free = self._steps.row_tile if filling else 0  # drafts may not crowd out prompts
         rows = max(len(decoding), self._steps.max_rows - kept_free)
-        segments = windows(decoding, rows, self._steps.row_tile, self._drafts)
+        drafts = self._drafts
+        if self._lane_drafts is not None:
+            decoding, drafts = self._lane_drafts.propose(decoding, rows)
+        segments = windows(decoding, rows, self._steps.row_tile, drafts)
         rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
         rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))
         pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows)
@@ -134,12 +143,26 @@ class Scheduler:
             self._times.note(prompt_rows, seconds)
         record = record_round(self._totals.rounds, planned.segments, emissions, self._steps.row_tile, seconds)
         self._count(rows, prompt_rows, emissions)
+        if self._lane_drafts is not None:
+            self._lane_drafts.note_round(planned.segments, emissions, seconds)
         ended = {emission.request_id for emission in emissions if emission.finish}
         for lane in self._running():
             if lane.request.id in ended:
                 self._release(lane)
         self.records.append(record)
         return emissions
+
+    def plan_drafts(self) -> DraftPlan | None:
+        """Asks for drafts for the lanes that the next round will decode; None where none is wanted."""
+        decoding = self._decoding()
+        if self._lane_drafts is None or not decoding:
+            return None
+        return self._lane_drafts.plan(decoding, self._table.copy())
+
+    def take_drafts(self, plan: DraftPlan, output: DraftOutput, seconds: float) -> None:
+        """Gives the lanes their drafts. Args: seconds: wall time of the call."""
+        if self._lane_drafts is not None:
+            self._lane_drafts.hold(self._decoding(), plan, output, seconds)
 
     def cancel(self, ids: Collection[str]) -> list[Emission]:
         """Ends requests with "abort", wherever they are; unknown ids are none. Only between rounds.
@@ -168,6 +191,9 @@ class Scheduler:
             rounds=self._totals.rounds,
             rows=self._totals.rows,
             finished=dict(self._totals.finished),
+            draft_windows=self._totals.draft_windows,
+            drafted=self._totals.by_place(self._totals.drafted),
+            accepted=self._totals.by_place(self._totals.accepted),
         )
 
     def verify(self) -> None:
@@ -176,6 +202,9 @@ class Scheduler:
 
     def _running(self) -> list[Lane]:
         return [lane for lane in self._lanes if lane is not None]
+
+    def _decoding(self) -> list[Lane]:
+        return sorted((lane for lane in self._running() if not lane.filling), key=lambda lane: lane.order)
 
     def _pages(self, waiting: Waiting) -> int:
         request = waiting.request
@@ -196,6 +225,8 @@ class Scheduler:
 
     def _release(self, lane: Lane) -> None:
         self._lanes[lane.index] = None
+        if self._lane_drafts is not None:
+            self._lane_drafts.forget(lane)
         self._table.clear(lane.index)
         self.pool.release(lane.pages)
 
@@ -222,5 +253,6 @@ class Scheduler:
         self._totals.prompt_tokens += prompt_rows
         for emission in emissions:
             self._totals.generation_tokens += len(emission.tokens)
+            self._totals.note_drafts(emission.drafted, emission.accepted)
             if emission.finish:
                 self._totals.finished[emission.finish.reason] += 1

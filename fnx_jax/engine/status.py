@@ -16,6 +16,8 @@ class EngineStatus:
     waiting: requests without a lane. pages, pages_used: of the cache.
     prompt_tokens: prompt rows run; generation_tokens: reply tokens committed; rounds, rows: run, padding not counted.
     finished: requests ended, by reason; every reason is present.
+    draft_windows: windows that tested drafts. drafted, accepted: how many first drafts, second drafts and so on were
+    tested, and how many of them became tokens.
     closed: new requests are refused. failed: what ended the engine, None while it works.
     """
 
@@ -30,6 +32,9 @@ class EngineStatus:
     rounds: int
     rows: int
     finished: Mapping[str, int]
+    draft_windows: int = 0
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
     closed: bool = False
     failed: str | None = None
 
@@ -42,4 +47,17 @@ class Totals:
     generation_tokens: int = 0
     rounds: int = 0
     rows: int = 0
+    draft_windows: int = 0
+    drafted: Counter[int] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(get_args(FinishReason), 0)))
+
+    def note_drafts(self, drafted: int, accepted: int) -> None:
+        """Counts a window's drafts by their place in it."""
+        self.draft_windows += drafted > 0
+        self.drafted.update(range(drafted))
+        self.accepted.update(range(accepted))
+
+    def by_place(self, counts: Counter[int]) -> tuple[int, ...]:
+        """Counts of first drafts, second drafts and so on, as deep as any window was."""
+        return tuple(counts[place] for place in range(max(self.drafted, default=-1) + 1))

@@ -52,6 +52,11 @@ flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values
 flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_rows", 512, "Rows of a round at most, a multiple of 16.", 16, flag_values=FLAGS)
 flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
+flags.DEFINE_bool("drafts", True, "Load the draft head, where there is one, and draft.", flag_values=FLAGS)
+flags.DEFINE_integer("mtp_drafts", 15, "Drafts of a chain at most.", 1, 15, flag_values=FLAGS)
+flags.DEFINE_string(
+    "draft_vocabulary", "622", "Blocks of 128 ids that drafts are drawn from, or: all.", flag_values=FLAGS
+)
 flags.DEFINE_integer("max_body_mb", 32, "Largest request body.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("default_max_tokens", None, "Reply limit where a request has none.", 1, flag_values=FLAGS)
@@ -135,6 +140,9 @@ def model_settings() -> ModelSettings:
         raise UsageError(f"--max_rows={FLAGS.max_rows}: a multiple of 16 was wanted")
     if FLAGS.tp & (FLAGS.tp - 1):
         raise UsageError(f"--tp={FLAGS.tp}: a power of two was wanted")
+    blocks = FLAGS.draft_vocabulary
+    if blocks != "all" and not (blocks.isdecimal() and int(blocks)):
+        raise UsageError(f"--draft_vocabulary={blocks}: all, or at least 1 block was wanted")
     return ModelSettings(
         folder=Path(FLAGS.model),
         devices=FLAGS.tp,
@@ -142,6 +150,9 @@ def model_settings() -> ModelSettings:
         context=FLAGS.context,
         max_rows=FLAGS.max_rows,
         dtype=FLAGS.dtype,
+        drafts=FLAGS.drafts,
+        mtp_drafts=FLAGS.mtp_drafts,
+        draft_vocabulary=None if blocks == "all" else int(blocks),
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,
     )
@@ -153,6 +164,7 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
     import jax
 
     from fnx_jax.compilations import CompilationCounter
+    from fnx_jax.engine.drafts import policy_for
     from fnx_jax.engine.limits import EngineConfig
     from fnx_jax.engine.loop import Engine
 
@@ -170,7 +182,8 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
     )
     steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
-    engine: EngineClient = Engine(steps, config, on_record=start.on_round).start()
+    drafter = policy_for(steps)
+    engine: EngineClient = Engine(steps, config, on_record=start.on_round, drafter=drafter).start()
     if leader is not None:
         leader.wait_ready()
         engine = LedEngine(engine, leader)
@@ -185,7 +198,13 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         devices=model.devices,
         memory=model.memory(),
         cache={"block_size": str(model.steps.page), "num_gpu_blocks": str(model.steps.pages)},
-        config={"lanes": model.steps.lanes, "prefill_chunk": config.prefill_chunk, "dtype": FLAGS.dtype or "served"},
+        config={
+            "lanes": model.steps.lanes,
+            "prefill_chunk": config.prefill_chunk,
+            "dtype": FLAGS.dtype or "served",
+            "mtp_drafts": model.steps.draft_depth,
+        },
+        drafts=model.steps.draft_depth > 0,
         counters=lambda: _counters(compilations.count, leader),
     )
 

@@ -26,7 +26,8 @@ class Choice:
     """One of a request's replies.
 
     index: its place in the answer. request: what the engine was asked. seed: as the caller knows it.
-    tokens, logprobs, deltas: all so far. prompt_logprobs: once the prompt is filled. finish: once it has ended.
+    drafted, accepted: drafts tested for it, and those that became its tokens. tokens, logprobs, deltas: all so far.
+    prompt_logprobs: once the prompt is filled. finish: once it has ended.
     """
 
     def __init__(self, index: int, request: Request, transcript: Transcript):
@@ -34,6 +35,7 @@ class Choice:
         self.request = request
         self.seed = request.sampling.seed
         self.transcript = transcript
+        self.drafted = self.accepted = 0
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.deltas: list[Delta] = []
@@ -51,6 +53,8 @@ class Choice:
         if emission.prompt_logprobs is not None:
             self.prompt_logprobs = emission.prompt_logprobs
         logprobs = emission.logprobs or ()
+        self.drafted += emission.drafted
+        self.accepted += emission.accepted
         self.tokens += emission.tokens
         self.logprobs += logprobs
         self.deltas += deltas

@@ -110,6 +110,7 @@ def _emission(lane: Lane, gain: Gain, now_s: float, filled: bool = False) -> Emi
         None if sampling.logprobs is None else gain.logprobs,
         (None, *lane.scores) if filled and sampling.prompt_logprobs is not None else None,
         finish(lane, gain.end, now_s) if gain.end else None,
+        lane.cached,
     )
 
 

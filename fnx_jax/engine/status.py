@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
+from fnx_jax.engine.prompt_cache.status import CacheStatus
 from fnx_jax.engine.request import FinishReason
 
 
@@ -13,10 +14,10 @@ class EngineStatus:
     """The engine at one moment.
 
     lanes: lanes there are; running: those decoding a reply; filling: those with prompt rows left.
-    waiting: requests without a lane. pages, pages_used: of the cache.
+    waiting: requests without a lane. pages: of the cache; pages_used: those that lanes hold.
     prompt_tokens: prompt rows run; generation_tokens: reply tokens committed; rounds, rows: run, padding not counted.
     finished: requests ended, by reason; every reason is present.
-    closed: new requests are refused. failed: what ended the engine, None while it works.
+    cache: kept states. closed: new requests are refused. failed: what ended the engine, None while it works.
     """
 
     lanes: int
@@ -30,6 +31,7 @@ class EngineStatus:
     rounds: int
     rows: int
     finished: Mapping[str, int]
+    cache: CacheStatus = CacheStatus()
     closed: bool = False
     failed: str | None = None
 

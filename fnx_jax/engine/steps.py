@@ -89,12 +89,18 @@ class RoundOutput:
     score_finite: tuple[bool, ...] = field(default=())
 
 
+class ReuseError(RuntimeError):
+    """A lane's state could not be kept or restored; the lanes are as they were."""
+
+
 class Steps(Protocol):
     """What the loop needs from a device, real or fake.
 
     lanes, row_tile, max_rows: lanes; rows of a tile; rows of one round at most (a multiple of row_tile).
     context: positions a lane may hold. page, pages: positions of a page; pages in the pool.
     vocabulary: ids; history: previous tokens a row needs.
+    slots: kept states there is room for beside their pages, 0 for none. state_bytes, page_bytes: of a kept state
+    without its pages and of a page, on all devices.
     """
 
     lanes: int
@@ -105,7 +111,29 @@ class Steps(Protocol):
     pages: int
     vocabulary: int
     history: int
+    slots: int
+    state_bytes: int
+    page_bytes: int
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Runs one round and waits for it; the only place where the host meets the device."""
+        ...
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Copies a lane's state after its first `length` rows into a slot, without waiting; not its pages.
+
+        length: rows that are kept, from the first row that was certain in the lane's last round on.
+        Raises: ReuseError; every slot's content is lost then.
+        """
+        ...
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Gives a lane the state in a slot, without waiting: its next row is the one after those.
+
+        Raises: ReuseError.
+        """
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies all that a page holds into another one, without waiting. Raises: ReuseError."""
         ...

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from fnx_jax import backend
 from fnx_jax.families.flash_next.reading import Arithmetic
 from fnx_jax.families.flash_next.sequence import functions
+from fnx_jax.lanes.kept_states import default_budget, divide_budget, kept_sizes
 from fnx_jax.lanes.programs import deal_columns
 from fnx_jax.lanes.rounds import Device, DeviceSteps
-from fnx_jax.lanes.state import empty_state
+from fnx_jax.lanes.state import empty_state, state_shapes
 from fnx_jax.mesh import make_mesh
 from fnx_jax.model import Model
 from fnx_jax.opening import Checkpoint, open_checkpoint
@@ -37,6 +38,7 @@ def load(
     *,
     draft_head: bool = True,
     max_rows: int = MAX_ROWS,
+    prompt_cache_bytes: int | None = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Model:
     """Reads a checkpoint and places it on a device.
@@ -46,22 +48,27 @@ def load(
       devices: how many share the work. dtype: None serves as design; "float32" keeps operands and caches float32.
       lanes: requests that run at once. context: positions a lane may hold, min(8192, the model's) by default.
       draft_head: whether the draft head is loaded. max_rows: rows of one round at most.
+      prompt_cache_bytes: memory on all devices for kept states of prompts, beside the lanes'; 0 keeps none, None takes
+        as much as the lanes do, 2 GiB at most.
       progress: told file bytes done and in all.
     Raises: CheckpointError naming what is wrong with the files; ValueError naming the argument; BackendError.
       Nothing stays on the device then.
     """
     backend.require()
-    _check_arguments(devices, dtype, lanes, max_rows)
+    _check_arguments(devices, dtype, lanes, max_rows, prompt_cache_bytes)
     backend.require_in_force()
     checkpoint = open_checkpoint(path)
     try:
-        return _load(checkpoint, devices, dtype == "float32", lanes, context, draft_head, max_rows, progress)
+        exact = dtype == "float32"
+        return _load(checkpoint, devices, exact, lanes, context, draft_head, max_rows, prompt_cache_bytes, progress)
     except BaseException:
         checkpoint.close()
         raise
 
 
-def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int) -> None:
+def _check_arguments(
+    devices: int, dtype: str | None, lanes: int, max_rows: int, prompt_cache_bytes: int | None
+) -> None:
     if devices < 1:
         raise ValueError(f"load: devices={devices}, at least 1 was wanted")
     if dtype not in (None, "float32"):
@@ -70,6 +77,8 @@ def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int)
         raise ValueError(f"load: max_rows={max_rows}, a multiple of {backend.ROW_TILE} was wanted")
     if not 1 <= lanes <= max_rows:
         raise ValueError(f"load: lanes={lanes}, from 1 to the {max_rows} rows of a round was wanted")
+    if prompt_cache_bytes is not None and prompt_cache_bytes < 0:
+        raise ValueError(f"load: prompt_cache_bytes={prompt_cache_bytes}, at least 0 was wanted")
 
 
 def _load(
@@ -80,6 +89,7 @@ def _load(
     context: int | None,
     draft_head: bool,
     max_rows: int,
+    prompt_cache_bytes: int | None,
     progress: Callable[[int, int], None],
 ) -> Model:
     family = checkpoint.family
@@ -90,8 +100,12 @@ def _load(
     arithmetic = Arithmetic(exact=exact, decode=jax.default_backend() == "cpu")
     ngrams = family.open_ngrams(checkpoint.rows, config, checkpoint.prefix)
     page = math.ceil(PAGE / config.block) * config.block
-    pages = lanes * -(-limit // page)
+    context_pages = -(-limit // page)
     cache_dtype = jnp.dtype(jnp.float32 if exact else jnp.bfloat16)
+    sizes = kept_sizes(family, state_shapes(family, config, shards, 1, 1, page, cache_dtype), devices)
+    budget = default_budget(sizes, lanes, context_pages) if prompt_cache_bytes is None else prompt_cache_bytes
+    slots, kept_pages = divide_budget(budget, sizes, context_pages)
+    pages = lanes * context_pages + kept_pages
     source = checkpoint.source(arithmetic, _meter(progress, checkpoint.leaf_bytes(config.mtp_layers > 0)))
     params = family.place_params(source, config, shards, mesh, checkpoint.prefix, config.mtp_layers > 0)
     try:
@@ -112,6 +126,8 @@ def _load(
         max_rows=max_rows,
         layered=arithmetic.decode,
         heights=tuple(height for height in backend.heights() if height <= max_rows),
+        slots=slots,
+        sizes=sizes,
     )
     return Model(
         config=config,

@@ -4,7 +4,7 @@ All of a round's programs are queued first and their results fetched once, at th
 interrupted leaves every lane empty.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +15,10 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import RoundOutput, RoundPlan
+from fnx_jax.engine.steps import ReuseError, RoundOutput, RoundPlan
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
+from fnx_jax.lanes.kept_states import KeptSizes, KeptStates, unless_lost
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
@@ -60,6 +61,7 @@ class DeviceSteps:
     """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile.
 
     layered: see lanes.programs; heights: see lanes.tiles.blocks. Neither changes a bit.
+    sizes: of kept states. kept: their slots, None without any.
     """
 
     device: Device
@@ -72,6 +74,9 @@ class DeviceSteps:
     layered: bool = False
     heights: tuple[int, ...] = (ROW_TILE,)
     row_tile: int = ROW_TILE
+    slots: int = 0
+    sizes: KeptSizes = KeptSizes(0, 0)
+    kept: KeptStates | None = field(init=False)
     vocabulary: int = field(init=False)
     history: int = field(init=False)
     programs: Programs = field(init=False)
@@ -80,6 +85,20 @@ class DeviceSteps:
         self.vocabulary, self.history = self.device.config.vocabulary, self.device.config.ngram_size - 1
         device = self.device
         self.programs = programs(device.family, device.config, device.shards, device.mesh, self.page, self.layered)
+        self.kept = None
+        if self.slots:
+            parts = (device.family, device.config, device.shards, device.mesh, device.params)
+            self.kept = KeptStates(*parts, self.state, self.slots)
+
+    @property
+    def state_bytes(self) -> int:
+        """As in engine.steps.Steps."""
+        return self.sizes.state
+
+    @property
+    def page_bytes(self) -> int:
+        """As in engine.steps.Steps."""
+        return self.sizes.page
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Queues every block's programs, then waits once: for the last of them, and so for all results."""
@@ -117,6 +136,32 @@ class DeviceSteps:
         """Takes accepted rows into the recurrent states, without waiting."""
         with self._taking_over():
             self.state = self.programs.commit(self.device.params, self.state, length_L.astype(np.int32))
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """As in engine.steps.Steps."""
+        self._slots().keep(self.state, lane, length, slot)
+
+    def restore(self, slot: int, lane: int) -> None:
+        """As in engine.steps.Steps. Raises what the device raises where the lanes are lost; they are empty then."""
+        self._exchange(lambda state: self._slots().restore(state, slot, lane))
+
+    def copy_page(self, source: int, target: int) -> None:
+        """As in engine.steps.Steps. Raises as `restore`."""
+        self._exchange(lambda state: self._slots().copy_page(state, source, target))
+
+    def _slots(self) -> KeptStates:
+        if self.kept is None:
+            raise ReuseError("the model was loaded without room for kept states")
+        return self.kept
+
+    def _exchange(self, work: Callable[[LaneState], LaneState]) -> None:
+        try:
+            self.state = unless_lost(work, self.state)
+        except ReuseError:
+            raise
+        except BaseException:
+            self.state = emptied(self.state)
+            raise
 
     @contextmanager
     def _taking_over(self) -> Iterator[None]:

@@ -21,6 +21,11 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
     steps.round(_plan(steps, Draw(row=0, position=1, seed=1, bias_V=np.zeros(steps.vocabulary, np.float32))))
     progress("commit")
     steps.commit(np.zeros(steps.lanes, np.int32))
+    if steps.slots:
+        progress("kept states")
+        steps.keep(0, 1, 0)
+        steps.restore(0, 0)
+        steps.copy_page(0, 0)
 
 
 def _plan(steps: DeviceSteps, draw: Draw, scores: tuple[Score, ...] = (), rows: int = 1) -> RoundPlan:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fnx_jax.engine.steps import RoundOutput, RoundPlan, Steps
 from fnx_jax.ranks.leader import Leader
-from fnx_jax.ranks.messages import Commit, Round
+from fnx_jax.ranks.messages import Commit, CopyPage, Keep, Restore, Round
 
 
 class Called(Protocol):
@@ -18,6 +18,18 @@ class Called(Protocol):
 
     def commit(self, length_L: np.ndarray) -> None:
         """Takes accepted rows into the recurrent states."""
+        ...
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Keeps a lane's state."""
+        ...
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Restores a kept one."""
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
         ...
 
 
@@ -32,6 +44,7 @@ class LeaderSteps:
         self.lanes, self.row_tile, self.max_rows = steps.lanes, steps.row_tile, steps.max_rows
         self.context, self.page, self.pages = steps.context, steps.page, steps.pages
         self.vocabulary, self.history = steps.vocabulary, steps.history
+        self.slots, self.state_bytes, self.page_bytes = steps.slots, steps.state_bytes, steps.page_bytes
         self._steps, self._leader = steps, leader
 
     def round(self, plan: RoundPlan) -> RoundOutput:
@@ -43,3 +56,18 @@ class LeaderSteps:
         """Commits on all ranks. Raises as `round`."""
         self._leader.send(Commit(length_L))
         self._steps.commit(length_L)
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Keeps a lane's state on all ranks. Raises as `round`, and ReuseError."""
+        self._leader.send(Keep(lane, length, slot))
+        self._steps.keep(lane, length, slot)
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Restores a kept state on all ranks. Raises as `keep`."""
+        self._leader.send(Restore(slot, lane))
+        self._steps.restore(slot, lane)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page on all ranks. Raises as `keep`."""
+        self._leader.send(CopyPage(source, target))
+        self._steps.copy_page(source, target)

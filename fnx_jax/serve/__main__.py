@@ -51,6 +51,16 @@ flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches
 flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values=FLAGS)
 flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_rows", 512, "Rows of a round at most, a multiple of 16.", 16, flag_values=FLAGS)
+flags.DEFINE_float(
+    "prompt_cache_gib",
+    None,
+    "GiB on all devices for kept states of prompts; 0 keeps none. By default what the lanes take, 2 at most.",
+    0.0,
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "prompt_cache_min_tokens", 256, "Least tokens between two kept states of a prompt.", 1, flag_values=FLAGS
+)
 flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
 flags.DEFINE_integer("max_body_mb", 32, "Largest request body.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAGS)
@@ -142,6 +152,7 @@ def model_settings() -> ModelSettings:
         context=FLAGS.context,
         max_rows=FLAGS.max_rows,
         dtype=FLAGS.dtype,
+        prompt_cache_bytes=None if FLAGS.prompt_cache_gib is None else int(FLAGS.prompt_cache_gib * 2**30),
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,
     )
@@ -168,6 +179,7 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         max_queue=FLAGS.max_queue,
         prefill_chunk=FLAGS.prefill_chunk,
         max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
+        prompt_cache_min_tokens=FLAGS.prompt_cache_min_tokens,
     )
     steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
     engine: EngineClient = Engine(steps, config, on_record=start.on_round).start()
@@ -185,7 +197,13 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         devices=model.devices,
         memory=model.memory(),
         cache={"block_size": str(model.steps.page), "num_gpu_blocks": str(model.steps.pages)},
-        config={"lanes": model.steps.lanes, "prefill_chunk": config.prefill_chunk, "dtype": FLAGS.dtype or "served"},
+        config={
+            "lanes": model.steps.lanes,
+            "prefill_chunk": config.prefill_chunk,
+            "dtype": FLAGS.dtype or "served",
+            "prompt_cache_states": model.steps.slots,
+            "prompt_cache_min_tokens": config.prompt_cache_min_tokens,
+        },
         counters=lambda: _counters(compilations.count, leader),
     )
 

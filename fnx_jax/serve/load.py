@@ -26,6 +26,7 @@ class ModelSettings:
     max_rows: int = 512
     dtype: str | None = None
     draft_head: bool = False
+    prompt_cache_bytes: int | None = 0
     self_test: bool = True
     compilation_cache_dir: str = ""
 
@@ -53,6 +54,7 @@ def load_warm(settings: ModelSettings, progress: Progress) -> "Model":
         context=settings.context,
         max_rows=settings.max_rows,
         draft_head=settings.draft_head,
+        prompt_cache_bytes=settings.prompt_cache_bytes,
         progress=lambda done, total: progress("reading weights", done, total),
     )
     warm_up(model.steps, lambda what: progress(f"compiling {what}"))

@@ -45,6 +45,7 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "max_rows": str(settings.max_rows),
         "page": str(PAGE),
         "draft_head": str(settings.draft_head),
+        "prompt_cache": "default" if settings.prompt_cache_bytes is None else str(settings.prompt_cache_bytes),
         "self_test": str(settings.self_test),
     }
 

@@ -5,7 +5,7 @@ Read next: opening.py, model.py, families/flash_next/load.py.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from fnx_jax import backend
 from fnx_jax.families.flash_next.reading import Arithmetic
 from fnx_jax.families.flash_next.sequence import functions
+from fnx_jax.lanes.drafting import DEPTH_MOST
 from fnx_jax.lanes.kept_states import default_budget, divide_budget, kept_sizes
 from fnx_jax.lanes.programs import deal_columns
 from fnx_jax.lanes.rounds import Device, DeviceSteps
@@ -27,6 +28,17 @@ PAGE = 64
 """Positions a page holds, rounded up to a multiple of the block."""
 CONTEXT = 8192
 MAX_ROWS = 512
+DRAFT_BLOCKS = 622
+"""Blocks of 128 ids that drafts are drawn from: of the real tokenizer, the ids met most often."""
+
+
+@dataclass(frozen=True)
+class _Drafts:
+    """As in `load`: whether the head is loaded, drafts of a chain, blocks of ids."""
+
+    head: bool
+    depth: int
+    blocks: int | None
 
 
 def load(
@@ -37,6 +49,8 @@ def load(
     context: int | None = None,
     *,
     draft_head: bool = True,
+    draft_depth: int = DEPTH_MOST,
+    draft_blocks: int | None = DRAFT_BLOCKS,
     max_rows: int = MAX_ROWS,
     prompt_cache_bytes: int | None = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -47,7 +61,9 @@ def load(
       path: an EXL3 pack, a bf16 checkpoint in the published or the Transformers naming, or a prepared checkpoint.
       devices: how many share the work. dtype: None serves as design; "float32" keeps operands and caches float32.
       lanes: requests that run at once. context: positions a lane may hold, min(8192, the model's) by default.
-      draft_head: whether the draft head is loaded. max_rows: rows of one round at most.
+      draft_head: whether the draft head is loaded, if there is one. draft_depth: drafts of a chain at most, 1 to 15.
+      draft_blocks: blocks of 128 ids that drafts are drawn from, the first so many; None: all.
+      max_rows: rows of one round at most.
       prompt_cache_bytes: memory on all devices for kept states of prompts, beside the lanes'; 0 keeps none, None takes
         as much as the lanes do, 2 GiB at most.
       progress: told file bytes done and in all.
@@ -56,11 +72,13 @@ def load(
     """
     backend.require()
     _check_arguments(devices, dtype, lanes, max_rows, prompt_cache_bytes)
+    drafts = _Drafts(draft_head, draft_depth, draft_blocks)
+    _check_drafts(drafts)
     backend.require_in_force()
     checkpoint = open_checkpoint(path)
     try:
         exact = dtype == "float32"
-        return _load(checkpoint, devices, exact, lanes, context, draft_head, max_rows, prompt_cache_bytes, progress)
+        return _load(checkpoint, devices, exact, lanes, context, drafts, max_rows, prompt_cache_bytes, progress)
     except BaseException:
         checkpoint.close()
         raise
@@ -81,19 +99,26 @@ def _check_arguments(
         raise ValueError(f"load: prompt_cache_bytes={prompt_cache_bytes}, at least 0 was wanted")
 
 
+def _check_drafts(drafts: _Drafts) -> None:
+    if not 1 <= drafts.depth <= DEPTH_MOST:
+        raise ValueError(f"load: draft_depth={drafts.depth}, from 1 to {DEPTH_MOST} was wanted")
+    if drafts.blocks is not None and drafts.blocks < 1:
+        raise ValueError(f"load: draft_blocks={drafts.blocks}, None or at least 1 was wanted")
+
+
 def _load(
     checkpoint: Checkpoint,
     devices: int,
     exact: bool,
     lanes: int,
     context: int | None,
-    draft_head: bool,
+    drafts: _Drafts,
     max_rows: int,
     prompt_cache_bytes: int | None,
     progress: Callable[[int, int], None],
 ) -> Model:
     family = checkpoint.family
-    config = replace(family.read_config(checkpoint.config), mtp_layers=checkpoint.mtp_layers if draft_head else 0)
+    config = replace(family.read_config(checkpoint.config), mtp_layers=checkpoint.mtp_layers if drafts.head else 0)
     limit = _context(context, config.max_context)
     valid, ends = ids_with_token(checkpoint.path, config.vocabulary), end_ids(checkpoint.path)
     shards, mesh = family.deal(config, devices), make_mesh(devices)
@@ -128,6 +153,8 @@ def _load(
         heights=tuple(height for height in backend.heights() if height <= max_rows),
         slots=slots,
         sizes=sizes,
+        draft_depth=drafts.depth if config.mtp_layers else 0,
+        draft_blocks=drafts.blocks,
     )
     return Model(
         config=config,

@@ -26,6 +26,10 @@ class Slices:
     width: int
     ranks: int = 1
 
+    def apart(self) -> int:
+        """How many ids lie between the first ids of two neighbouring ranks."""
+        return self.width
+
     def parts(self, values_BV: Shaped[np.ndarray, "... V"]) -> list[Shaped[np.ndarray, "... v"]]:
         """Each rank's part of an array on the host, padded with zeros."""
         missing = self.ranks * self.width - self.vocabulary
@@ -35,7 +39,7 @@ class Slices:
 
     def ids(self) -> Int32[Array, "1 v"]:
         """The ids of this rank's slice, padding included."""
-        return (rank(self.ranks) * self.width + jnp.arange(self.width, dtype=jnp.int32))[None]
+        return (rank(self.ranks) * self.apart() + jnp.arange(self.width, dtype=jnp.int32))[None]
 
     def padding(self) -> Bool[Array, "1 v"]:
         """Marks the columns of this rank's slice that are no ids."""
@@ -74,15 +78,28 @@ class Slices:
         values_BK, column_BK = top_candidates(values_Bv, count)
         if self.ranks == 1:
             return values_BK, column_BK
-        ids_BN = self.gathered(rank(self.ranks) * self.width + column_BK)
+        ids_BN = self.gathered(rank(self.ranks) * self.apart() + column_BK)
         values_BK, slot_BK = top_candidates(self.gathered(values_BK), count)
         return values_BK, jnp.take_along_axis(ids_BN, slot_BK, axis=1)
 
     def at(self, values_Bv: Float32[Array, "B v"], id_B: Int32[Array, "B"]) -> Float32[Array, "B 1"]:
         """The value of one id a row, from the rank that holds it."""
-        column_B = jnp.clip(id_B - rank(self.ranks) * self.width, 0, self.width - 1)
+        column_B = jnp.clip(id_B - rank(self.ranks) * self.apart(), 0, self.width - 1)
         values_BR = self.gathered(jnp.take_along_axis(values_Bv, column_B[:, None], axis=1))
-        return jnp.take_along_axis(values_BR, id_B[:, None] // self.width, axis=1)
+        return jnp.take_along_axis(values_BR, id_B[:, None] // self.apart(), axis=1)
+
+
+@dataclass(frozen=True)
+class LeadingSlices(Slices):
+    """The leading columns of each rank's slice of a larger vocabulary, of which only ids below `vocabulary` count.
+
+    whole_width: columns of a rank's whole slice; rank r holds ids [r * whole_width, r * whole_width + width).
+    """
+
+    whole_width: int = 0
+
+    def apart(self) -> int:
+        return self.whole_width
 
 
 def whole(vocabulary: int) -> Slices:

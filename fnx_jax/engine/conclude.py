@@ -26,11 +26,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Gain:
-    """Reply tokens that a lane committed in a round, and why the reply ends, if it does."""
+    """Reply tokens that a lane committed in a round, how many were drafts, and why the reply ends, if it does."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     end: End | None = None
+    accepted: int = 0
 
 
 def conclude(planned: Planned, output: RoundOutput, now_s: float) -> list[Emission]:
@@ -71,46 +72,50 @@ def _take(
     lane = segment.lane
     for row, (_, finite) in enumerate(scored):
         if not finite:
-            return _emission(lane, Gain(end=_not_finite(segment.start + row)), now_s)
+            return _emission(segment, Gain(end=_not_finite(segment.start + row)), now_s)
     lane.scores.extend(score for score, _ in scored)
     lane.filled = segment.start + len(segment.tokens) - segment.drafts
     filled = segment.prompt and not lane.filling
     if filled:
         lane.prompt_done(now_s)
     gain = _accept(segment, drawn) if drawn else Gain(end=End("length") if filled else None)
-    return _emission(lane, gain, now_s, filled) if gain.tokens or gain.end else None
+    return _emission(segment, gain, now_s, filled) if gain.tokens or gain.end else None
 
 
 def _accept(segment: Segment, drawn: list[Drawn]) -> Gain:
     """Walks the drawn rows: each draw is committed, and the next row counts only if its draft is that token."""
-    lane, tokens, logprobs = segment.lane, [], []
+    lane, tokens, logprobs, accepted = segment.lane, [], [], 0
     drafts = segment.tokens[len(segment.tokens) - segment.drafts :]
     for row, result in enumerate(drawn):
         if not result.finite:
-            return Gain(tuple(tokens), tuple(logprobs), _not_finite(len(lane.tokens) - 1))
+            return Gain(tuple(tokens), tuple(logprobs), _not_finite(len(lane.tokens) - 1), accepted)
         end = lane.commit(result.token)
         tokens.append(result.token)
         if result.logprobs is not None:
             logprobs.append(result.logprobs)
-        if end or row == len(drafts) or drafts[row] != result.token:
-            return Gain(tuple(tokens), tuple(logprobs), end)
+        landed = row < len(drafts) and drafts[row] == result.token
+        accepted += landed
+        if end or not landed:
+            return Gain(tuple(tokens), tuple(logprobs), end, accepted)
         lane.filled += 1
-    return Gain(tuple(tokens), tuple(logprobs))
+    return Gain(tuple(tokens), tuple(logprobs), accepted=accepted)
 
 
 def _not_finite(position: int) -> End:
     return End("error", error=f"the model's logits at position {position} are non-finite (NaN or infinity)")
 
 
-def _emission(lane: Lane, gain: Gain, now_s: float, filled: bool = False) -> Emission:
-    sampling = lane.request.sampling
+def _emission(segment: Segment, gain: Gain, now_s: float, filled: bool = False) -> Emission:
+    lane, sampling = segment.lane, segment.lane.request.sampling
     return Emission(
         lane.request.id,
         gain.tokens,
         None if sampling.logprobs is None else gain.logprobs,
         (None, *lane.scores) if filled and sampling.prompt_logprobs is not None else None,
         finish(lane, gain.end, now_s) if gain.end else None,
-        lane.cached,
+        drafted=segment.drafts,
+        accepted=gain.accepted,
+        cached_tokens=lane.cached,
     )
 
 

@@ -6,14 +6,24 @@ Read next: fake_pages.py, fake_model.py.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fnx_jax.engine.fake_head import FakeHead, perfect, with_token
 from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
 from fnx_jax.engine.fake_pages import FakePages, PlanError, Stream, require
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import Draw, ReuseError, RoundOutput, RoundPlan, Score
+from fnx_jax.engine.steps import (
+    DraftOutput,
+    DraftPlan,
+    DraftRow,
+    Draw,
+    ReuseError,
+    RoundOutput,
+    RoundPlan,
+    Score,
+)
 
 __all__ = ["FakeSteps", "Faults", "PlanError", "Script"]
 
@@ -25,12 +35,13 @@ Script = Callable[[Sequence[int]], int | None]
 class Faults:
     """What goes wrong on purpose.
 
-    fail_rounds: rounds, counted from 0, that raise. nonfinite_tokens: from a row with one of them on, nothing in
-    its lane is finite. sleep_s: added to each round. fail_keeps, fail_restores: calls, counted from 0, that raise
-    ReuseError.
+    fail_rounds, fail_drafts: rounds and draft calls, counted from 0, that raise. nonfinite_tokens: from a row with one
+    of them on, nothing in its lane is finite. sleep_s: added to each round. fail_keeps, fail_restores: calls, counted
+    from 0, that raise ReuseError.
     """
 
     fail_rounds: frozenset[int] = frozenset()
+    fail_drafts: frozenset[int] = frozenset()
     nonfinite_tokens: frozenset[int] = frozenset()
     sleep_s: float = 0.0
     fail_keeps: frozenset[int] = frozenset()
@@ -41,7 +52,8 @@ class FakeSteps:
     """Steps without a device; limits as in Steps.
 
     pages: default, enough for every lane's whole context. script: forces tokens. before: called with the number of
-    each round; may wait or raise. rounds, keeps, restores: begun so far.
+    each round; may wait or raise. draft_depth, head: how deep its draft head reaches, and what it proposes.
+    rounds, draft_calls, keeps, restores: begun.
     """
 
     def __init__(
@@ -59,13 +71,16 @@ class FakeSteps:
         faults: Faults | None = None,
         script: Script | None = None,
         before: Callable[[int], None] | None = None,
+        draft_depth: int = 0,
+        head: FakeHead = perfect,
     ):
         self.lanes, self.row_tile, self.max_rows, self.context = lanes, row_tile, max_rows, context
         self.page, self.vocabulary, self.history = page, vocabulary, history
         self.pages = lanes * -(-context // page) if pages is None else pages
         self.slots, self.state_bytes, self.page_bytes = slots, 1000, 10 * page
-        self.rounds = self.keeps = self.restores = 0
-        self._faults, self._script, self._before = faults or Faults(), script, before
+        self.draft_depth = draft_depth
+        self.rounds = self.draft_calls = self.keeps = self.restores = 0
+        self._faults, self._script, self._before, self._head = faults or Faults(), script, before, head
         self._held = FakePages(self.pages, page)
         self._streams = 0
         self._stream_L = [Stream(-1)] * lanes
@@ -120,6 +135,38 @@ class FakeSteps:
         """Copies a page."""
         require(0 <= source < self.pages and 0 <= target < self.pages, f"page {source} to {target} of {self.pages}")
         self._held.copy(source, target)
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Drafts as the head's script says. Raises as `round`."""
+        number = self.draft_calls
+        self.draft_calls += 1
+        if number in self._faults.fail_drafts:
+            raise RuntimeError(f"draft call {number} fails on purpose")
+        require(plan.rows, "no lane drafts")
+        require(len({row.lane for row in plan.rows}) == len(plan.rows), "a lane drafts twice")
+        chains = [self._chain(plan, number, row) for number, row in enumerate(plan.rows)]
+        return DraftOutput(tuple(chains), tuple((0.9,) * len(chain) for chain in chains))
+
+    def _chain(self, plan: DraftPlan, number: int, row: DraftRow) -> tuple[int, ...]:
+        lane, draw = row.lane, row.draw
+        kept, written = self._kept_L[lane], self._written_L[lane]
+        require(kept <= row.position + 1 <= written, f"lane {lane}: drafts from {row.position}, {kept} rows are kept")
+        require((draw.row, draw.position) == (number, row.position + 2), f"lane {lane}: draws {draw.position}")
+        require(1 <= row.depth <= self.draft_depth, f"lane {lane}: {row.depth} drafts")
+        last = (row.position + row.depth - 1) // self.page
+        require((plan.pages_LP[lane, : last + 1] >= 0).all(), f"lane {lane}: no page for the chain")
+        tokens, truth = [*self._read(plan, lane, 0, row.position + 1), row.token], []
+        for step in range(row.depth):
+            forced = self._script(tokens) if self._script is not None else None
+            token = fake_draw(
+                fake_logits(tokens, self.vocabulary, forced), replace(draw, position=draw.position + step)
+            )
+            if token is None or not self._faults.nonfinite_tokens.isdisjoint(tokens):
+                break
+            truth.append(token)
+            tokens.append(token)
+            draw = with_token(draw, token)
+        return tuple(self._head(tuple(truth), self.vocabulary))
 
     def _check(self, plan: RoundPlan) -> None:
         rows = len(plan.token_B)
@@ -184,7 +231,7 @@ class FakeSteps:
         wanted = before + [-1] * (self.history - len(before))
         require(plan.history_BN[row].tolist() == wanted, f"row {row}: history {plan.history_BN[row]}, wanted {wanted}")
 
-    def _read(self, plan: RoundPlan, lane: int, begin: int, end: int) -> list[int]:
+    def _read(self, plan: RoundPlan | DraftPlan, lane: int, begin: int, end: int) -> list[int]:
         """The lane's tokens at positions begin to end - 1, as its pages hold them."""
         return self._held.read(plan.pages_LP[lane], self._stream_L[lane], begin, end)
 

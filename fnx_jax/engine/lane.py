@@ -25,6 +25,7 @@ class Lane:
     limit: reply tokens at most. tokens: prompt, then reply; the newest reply token is pending, not yet in the cache.
     filled: positions whose rows are in the cache and kept; cached: those that were there before the first round.
     marks: prompt rows after which a round has to end, so that the state can be kept.
+    held, chances: drafts for the tokens after the pending one, and the draft head's probability of each.
     passed: rounds since the prompt last got a row. scores: the prompt's log-probabilities so far.
     """
 
@@ -44,6 +45,8 @@ class Lane:
         self.prompt_length = len(self.tokens)
         self.filled = self.cached = 0
         self.marks: dict[int, Kind] = {}
+        self.held: tuple[int, ...] = ()
+        self.chances: tuple[float, ...] = ()
         self.passed = 0
         self.scores: list[TokenLogprobs] = []
         self._arrays = DrawArrays(self.request, vocabulary)
@@ -64,6 +67,15 @@ class Lane:
         """Reply tokens committed."""
         return len(self.tokens) - self.prompt_length
 
+    @property
+    def room(self) -> int:
+        """Reply tokens that it may still commit."""
+        return self.limit - self.replied
+
+    def hold(self, drafts: tuple[int, ...], chances: tuple[float, ...]) -> None:
+        """Replaces the drafts."""
+        self.held, self.chances = drafts, chances
+
     def draw(self, row: int, ahead: Sequence[int] = ()) -> Draw:
         """Describes the draw of the token that follows those committed and the drafts `ahead`."""
         return self._arrays.draw(row, len(self.tokens) + len(ahead), self.replied + len(ahead), ahead)
@@ -73,8 +85,13 @@ class Lane:
         self._prompt_done_s = now_s
 
     def commit(self, token: int) -> End | None:
-        """Adds a reply token; says whether the reply ends with it. The watcher sees every token once, in order."""
+        """Adds a reply token; says whether the reply ends with it. The watcher sees every token once, in order.
+
+        Drafts that begin with it go on from there, all others are dropped.
+        """
         self.tokens.append(token)
+        told = self.held[:1] == (token,)
+        self.held, self.chances = (self.held[1:], self.chances[1:]) if told else ((), ())
         self._arrays.commit(token)
         matched = None
         if self.request.watcher is not None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from fnx_jax.engine.drafting.streams import Drafter
 from fnx_jax.engine.lane import Waiting
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.mailbox import Mailbox
@@ -30,6 +31,8 @@ class Engine:
     With `start`, a thread of the engine's own runs the rounds and calls the sinks. Without, `run` and `drain` do it
     on the calling thread. A sink gets a reply's emissions in order and must not wait for the engine; one that raises
     has its request cancelled. Every request that was accepted gets exactly one last emission.
+
+    drafts, drafter: as in Scheduler.
     """
 
     def __init__(
@@ -39,10 +42,11 @@ class Engine:
         *,
         on_record: Callable[[RoundRecord], None] | None = None,
         drafts: Drafts | None = None,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._steps, self._clock = steps, clock
-        self._scheduler = Scheduler(steps, config, on_record=on_record, drafts=drafts, clock=clock)
+        self._scheduler = Scheduler(steps, config, on_record=on_record, drafts=drafts, drafter=drafter, clock=clock)
         self._mailbox = Mailbox(self._scheduler.places)
         self._driver = threading.Lock()  # held by whoever runs rounds
         self._thread: threading.Thread | None = None

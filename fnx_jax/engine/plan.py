@@ -50,7 +50,7 @@ def windows(lanes: Sequence[Lane], rows: int, row_tile: int, drafts: Drafts | No
     """
     segments, used = [], 0
     for after, lane in zip(reversed(range(len(lanes))), lanes, strict=True):
-        room = min(row_tile - used % row_tile, rows - used - after, lane.limit - lane.replied)
+        room = min(row_tile - used % row_tile, rows - used - after, lane.room)
         proposed = drafts(lane)[: room - 1] if drafts and lane.request.sampling.draft else ()
         tokens = (lane.tokens[-1], *proposed)
         segments.append(Segment(lane, lane.filled, tokens, False, drafts=len(proposed), drawn=len(tokens), scored=0))

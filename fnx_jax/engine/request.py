@@ -111,6 +111,7 @@ class Emission:
 
     tokens: newly committed ids, in order. logprobs: one entry a token where asked for.
     prompt_logprobs: sent once, when the prompt is filled; the first prompt token has None.
+    drafted, accepted: drafts that were tested for it, and those of them that became its tokens.
     finish: set on the last emission. cached_tokens: prompt tokens that were not run, their state having been kept.
     """
 
@@ -119,6 +120,8 @@ class Emission:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     finish: Finish | None = None
+    drafted: int = 0
+    accepted: int = 0
     cached_tokens: int = 0
 
 

@@ -1,5 +1,6 @@
 """Host side: one round after another, on whatever thread calls. Read next: loop.py."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -7,9 +8,14 @@ from fnx_jax.engine.request import Emission
 from fnx_jax.engine.scheduler import Scheduler
 from fnx_jax.engine.steps import Steps
 
+logger = logging.getLogger(__name__)
+
 
 def run_round(steps: Steps, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic) -> Iterator[Emission]:
-    """Admits, plans, runs and concludes one round. Whatever the device raises passes through; nothing is undone."""
+    """Admits, plans, runs and concludes one round, then drafts for the next one.
+
+    Whatever the device raises in the round passes through; nothing is undone. Drafts that fail are lost and logged.
+    """
     yield from scheduler.admit()
     planned = scheduler.plan()
     if planned is None:
@@ -17,6 +23,20 @@ def run_round(steps: Steps, scheduler: Scheduler, clock: Callable[[], float] = t
     begin_s = clock()
     output = steps.round(planned.plan)
     yield from scheduler.conclude(planned, output, clock() - begin_s)
+    _draft(steps, scheduler, clock)
+
+
+def _draft(steps: Steps, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    plan = scheduler.plan_drafts()
+    if plan is None:
+        return
+    begin_s = clock()
+    try:
+        output = steps.draft(plan)
+    except Exception as error:
+        logger.warning("drafts were lost: %s: %s", type(error).__name__, error)
+    else:
+        scheduler.take_drafts(plan, output, clock() - begin_s)
 
 
 def serve_rounds(steps: Steps, scheduler: Scheduler) -> Iterator[Emission]:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
 from fnx_jax.engine.conclude import conclude, finish
+from fnx_jax.engine.drafting.streams import Drafter
+from fnx_jax.engine.drafts import LaneDrafts
 from fnx_jax.engine.ending import End
 from fnx_jax.engine.lane import Lane, Waiting
 from fnx_jax.engine.limits import EngineConfig, check_request, reply_limit
@@ -19,14 +21,15 @@ from fnx_jax.engine.records import RoundLog, RoundRecord, record_round
 from fnx_jax.engine.request import Emission, EngineError, Finish, QueueFull, Request, Timing
 from fnx_jax.engine.stall import RoundTimes, prompt_rows_most
 from fnx_jax.engine.status import EngineStatus, Totals
-from fnx_jax.engine.steps import ReuseError, RoundOutput, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, Steps
 
 
 class Scheduler:
     """Waiting requests, lanes and pages of one device.
 
     steps: read for its limits, and told what to keep and to restore. on_record: is given each round's record.
-    drafts: proposes drafts. clock: seconds, for timings.
+    drafts: proposes drafts, in place of the drafter. drafter: decides on drafts of the draft head and copies; None:
+    there are none. clock: seconds, for timings.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Scheduler:
         *,
         on_record: Callable[[RoundRecord], None] | None = None,
         drafts: Drafts | None = None,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         if not 1 <= steps.lanes <= steps.max_rows:
@@ -45,6 +49,9 @@ class Scheduler:
         self.records = RoundLog(self.config.records, on_record)
         self._steps, self._drafts, self._clock = steps, drafts, clock
         self._reuse = Reuse(steps, self.pool, self.config.prompt_cache_min_tokens)
+        self._lane_drafts: LaneDrafts | None = None
+        if drafter is not None and drafts is None:
+            self._lane_drafts = LaneDrafts(drafter, steps.draft_depth, steps.row_tile)
         self._table = PageTable(steps.lanes, self.pool.needed(steps.context))
         self._waiting: deque[Waiting] = deque()
         self._lanes: list[Lane | None] = [None] * steps.lanes
@@ -117,11 +124,12 @@ class Scheduler:
         """
         if self._waiting and not self._running():
             raise PageError(f"{len(self._waiting)} requests wait, no lane is taken, {self.pool.used} pages are held")
-        decoding = sorted((lane for lane in self._running() if not lane.filling), key=lambda lane: lane.order)
+        decoding = self._decoding()
         filling = [lane for lane in self._running() if lane.filling]
         kept_free = self._steps.row_tile if filling else 0  # drafts may not crowd out prompts
         rows = max(len(decoding), self._steps.max_rows - kept_free)
-        segments = windows(decoding, rows, self._steps.row_tile, self._drafts)
+        drafts = self._drafts if self._lane_drafts is None else self._lane_drafts.propose(decoding, rows)
+        segments = windows(decoding, rows, self._steps.row_tile, drafts)
         rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
         rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))
         pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows)
@@ -145,6 +153,11 @@ class Scheduler:
             self._times.note(prompt_rows, seconds)
         record = record_round(self._totals.rounds, planned.segments, emissions, self._steps.row_tile, seconds)
         self._count(rows, prompt_rows, emissions)
+        if self._lane_drafts is not None:
+            committed = {s.lane.order: () for s in planned.segments if not s.prompt}
+            by_id = {s.lane.request.id: s.lane.order for s in planned.segments if not s.prompt}
+            committed |= {by_id[e.request_id]: e.tokens for e in emissions if e.request_id in by_id}
+            self._lane_drafts.note_round(committed, seconds, prompt_rows)
         ended = {emission.request_id: emission.finish.reason for emission in emissions if emission.finish}
         for segment in planned.segments:
             if segment.prompt and segment.lane.request.id not in ended:
@@ -154,6 +167,18 @@ class Scheduler:
                 self._release(lane, whole=reason in ("stop", "length"))
         self.records.append(record)
         return emissions
+
+    def plan_drafts(self) -> DraftPlan | None:
+        """Asks for drafts for the lanes that the next round will decode; None where none is wanted."""
+        decoding = self._decoding()
+        if self._lane_drafts is None or not decoding:
+            return None
+        return self._lane_drafts.plan(decoding, self._table.copy())
+
+    def take_drafts(self, plan: DraftPlan, output: DraftOutput, seconds: float) -> None:
+        """Gives the lanes their drafts. Args: seconds: wall time of the call."""
+        if self._lane_drafts is not None:
+            self._lane_drafts.hold(self._decoding(), plan, output, seconds)
 
     def cancel(self, ids: Collection[str]) -> list[Emission]:
         """Ends requests with "abort", wherever they are; unknown ids are none. Only between rounds.
@@ -183,6 +208,9 @@ class Scheduler:
             rows=self._totals.rows,
             finished=dict(self._totals.finished),
             cache=self._reuse.status(),
+            draft_windows=self._totals.draft_windows,
+            drafted=self._totals.by_place(self._totals.drafted),
+            accepted=self._totals.by_place(self._totals.accepted),
         )
 
     def verify(self) -> None:
@@ -191,6 +219,9 @@ class Scheduler:
 
     def _running(self) -> list[Lane]:
         return [lane for lane in self._lanes if lane is not None]
+
+    def _decoding(self) -> list[Lane]:
+        return sorted((lane for lane in self._running() if not lane.filling), key=lambda lane: lane.order)
 
     def _pages(self, waiting: Waiting) -> int:
         request = waiting.request
@@ -213,6 +244,8 @@ class Scheduler:
     def _release(self, lane: Lane, whole: bool = False) -> None:
         self._reuse.end(lane, whole)
         self._lanes[lane.index] = None
+        if self._lane_drafts is not None:
+            self._lane_drafts.forget(lane)
         self._table.clear(lane.index)
         self.pool.release(lane.pages)
         self._note_held()
@@ -244,5 +277,6 @@ class Scheduler:
         self._totals.prompt_tokens += prompt_rows
         for emission in emissions:
             self._totals.generation_tokens += len(emission.tokens)
+            self._totals.note_drafts(emission.drafted, emission.accepted)
             if emission.finish:
                 self._totals.finished[emission.finish.reason] += 1

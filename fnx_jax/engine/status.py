@@ -17,6 +17,8 @@ class EngineStatus:
     waiting: requests without a lane. pages: of the cache; pages_used: those that lanes hold.
     prompt_tokens: prompt rows run; generation_tokens: reply tokens committed; rounds, rows: run, padding not counted.
     finished: requests ended, by reason; every reason is present.
+    draft_windows: windows that tested drafts. drafted, accepted: how many first drafts, second drafts and so on were
+    tested, and how many of them became tokens.
     cache: kept states. closed: new requests are refused. failed: what ended the engine, None while it works.
     """
 
@@ -31,6 +33,9 @@ class EngineStatus:
     rounds: int
     rows: int
     finished: Mapping[str, int]
+    draft_windows: int = 0
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
     cache: CacheStatus = CacheStatus()
     closed: bool = False
     failed: str | None = None
@@ -44,4 +49,17 @@ class Totals:
     generation_tokens: int = 0
     rounds: int = 0
     rows: int = 0
+    draft_windows: int = 0
+    drafted: Counter[int] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(get_args(FinishReason), 0)))
+
+    def note_drafts(self, drafted: int, accepted: int) -> None:
+        """Counts a window's drafts by their place in it."""
+        self.draft_windows += drafted > 0
+        self.drafted.update(range(drafted))
+        self.accepted.update(range(accepted))
+
+    def by_place(self, counts: Counter[int]) -> tuple[int, ...]:
+        """Counts of first drafts, second drafts and so on, as deep as any window was."""
+        return tuple(counts[place] for place in range(max(self.drafted, default=-1) + 1))

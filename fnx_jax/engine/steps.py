@@ -1,7 +1,8 @@
 """Host side: the contract between the round loop and the device. NumPy in, NumPy out.
 
 A round is: rows of any lanes (prompt rows, pending tokens, later drafts under test) go through one forward pass;
-some rows are drawn, some are scored; the host concludes. `lanes.rounds.DeviceSteps` runs it on devices,
+some rows are drawn, some are scored; the host concludes. After it the draft head may propose what comes next, one call
+for all lanes. `lanes.rounds.DeviceSteps` runs it on devices,
 `engine.fake.FakeSteps` with no device at all. Read next: scheduler.py.
 """
 
@@ -89,6 +90,42 @@ class RoundOutput:
     score_finite: tuple[bool, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class DraftRow:
+    """A lane that wants drafts.
+
+    position: of its newest kept row. token: the one after it, pending. draw: of the first draft; its row is this row's
+    index in the plan, its position is `position` + 2. depth: drafts wanted at most.
+    """
+
+    lane: int
+    position: int
+    token: int
+    draw: Draw
+    depth: int
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """The drafts wanted after a round, at most one chain a lane.
+
+    pages_LP: as in RoundPlan. confidence: a chain's second draft and later ones are dropped once the product of its
+    chances falls below this; 0 keeps all.
+    """
+
+    rows: tuple[DraftRow, ...]
+    pages_LP: np.ndarray
+    confidence: float = 0.0
+
+
+@dataclass(frozen=True)
+class DraftOutput:
+    """Per row of the plan, the tokens drafted, and the head's probability of each at temperature 1."""
+
+    tokens: tuple[tuple[int, ...], ...] = ()
+    chances: tuple[tuple[float, ...], ...] = ()
+
+
 class ReuseError(RuntimeError):
     """A lane's state could not be kept or restored; the lanes are as they were."""
 
@@ -99,6 +136,7 @@ class Steps(Protocol):
     lanes, row_tile, max_rows: lanes; rows of a tile; rows of one round at most (a multiple of row_tile).
     context: positions a lane may hold. page, pages: positions of a page; pages in the pool.
     vocabulary: ids; history: previous tokens a row needs.
+    draft_depth: drafts of a chain at most, below row_tile; 0 where there is no draft head.
     slots: kept states there is room for beside their pages, 0 for none. state_bytes, page_bytes: of a kept state
     without its pages and of a page, on all devices.
     """
@@ -111,12 +149,20 @@ class Steps(Protocol):
     pages: int
     vocabulary: int
     history: int
+    draft_depth: int
     slots: int
     state_bytes: int
     page_bytes: int
 
     def round(self, plan: RoundPlan) -> RoundOutput:
-        """Runs one round and waits for it; the only place where the host meets the device."""
+        """Runs one round and waits for it."""
+        ...
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Drafts for lanes whose kept rows have run, and waits for it. No round's results depend on it.
+
+        One that raises has lost its drafts, and no more.
+        """
         ...
 
     def keep(self, lane: int, length: int, slot: int) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fnx_jax.families.flash_next import bits, cache, config, forward, load, shards
+from fnx_jax.families.flash_next import bits, cache, config, forward, load, mtp, shards
 
 
 class Ngrams(Protocol):
@@ -32,6 +32,13 @@ class Family:
     head_logits: Any
     whole_logits: Any
     vocabulary_slices: Any
+    draft_params: Any
+    draft_plane: Any
+    with_draft_plane: Any
+    absorb_rows: Any
+    draft_rows: Any
+    draft_logits: Any
+    draft_slices: Any
 
 
 FLASH_NEXT = Family(
@@ -49,6 +56,13 @@ FLASH_NEXT = Family(
     head_logits=forward.head_logits,
     whole_logits=forward.whole_logits,
     vocabulary_slices=shards.vocabulary_slices,
+    draft_params=mtp.draft_params,
+    draft_plane=mtp.draft_plane,
+    with_draft_plane=mtp.with_draft_plane,
+    absorb_rows=mtp.absorb_rows,
+    draft_rows=mtp.draft_rows,
+    draft_logits=mtp.draft_logits,
+    draft_slices=shards.draft_slices,
 )
 
 FAMILIES = {"qwen4_exp": FLASH_NEXT, "qwen4_exp_text": FLASH_NEXT}

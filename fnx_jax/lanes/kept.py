@@ -78,7 +78,7 @@ def _prefix(
 
     key_B1 = lax.fori_loop(0, _KEY_BITS, key_bit, jnp.zeros((key_Bv.shape[0], 1), jnp.uint32))
     above_MB1, tied_Bv = sums(key_Bv > key_B1), key_Bv == key_B1
-    id_bits = (slices.ranks * slices.width - 1).bit_length()
+    id_bits = (slices.ranks * slices.apart() - 1).bit_length()
 
     def id_bit(step: jax.Array, id_B1: jax.Array) -> jax.Array:
         tried_B1 = id_B1 | (jnp.int32(1 << max(id_bits - 1, 0)) >> step)

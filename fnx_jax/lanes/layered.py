@@ -23,24 +23,26 @@ from fnx_jax.families.flash_next.forward import (
     layer_states,
     mix_and_route,
 )
+from fnx_jax.families.flash_next.mtp import absorb_rows, draft_params, draft_plane, with_draft_plane
 from fnx_jax.families.flash_next.params import ModelParams
 from fnx_jax.families.flash_next.residual import embed
 from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.families.rows import Rows
-from fnx_jax.lanes.state import LaneState, keep_newest
+from fnx_jax.lanes.state import LaneState, pair_up
 from fnx_jax.mesh import SAME, on_ranks
 from pallas_kernels.sparse_attention import PageTable
 
 
 @dataclass(frozen=True)
 class LayeredPrograms:
-    """One model's layer functions, each jitted alone; `first_half` takes over the buffers of a layer's state."""
+    """One model's layer functions, each jitted alone; those that change a state take over its buffers."""
 
     config: FlashNextConfig
     embed: Callable[..., Any]
     first_half: Callable[..., Any]
     second_half: Callable[..., Any]
     finish: Callable[..., Any]
+    absorb: Callable[..., Any]
 
     def run_rows(
         self,
@@ -60,8 +62,12 @@ class LayeredPrograms:
             )
             on_layer(layer, mixed)
             streams = self.second_half(mixed, layer_params.moe)
-        folded, newest = self.finish(lanes.cache.folded, lanes.streams_LN, rows.places, streams)
-        return LaneState(cache=gather_cache(lanes.cache, states, folded, self.config), streams_LN=newest), streams
+        folded, before, recent = self.finish(lanes.cache.folded, lanes.streams_LRN, rows.places, streams)
+        cache = gather_cache(lanes.cache, states, folded, self.config)
+        if self.config.mtp_layers:
+            plane = self.absorb(draft_params(params), draft_plane(cache, self.config), rows, before, pages_LP)
+            cache = with_draft_plane(cache, self.config, plane)
+        return LaneState(cache=cache, streams_LRN=recent), streams
 
 
 def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: int) -> LayeredPrograms:
@@ -77,7 +83,13 @@ def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: 
             donate=(2,),
         ),
         second_half=on_ranks(lambda mixed, moe: add_experts(mixed, moe, config, shards), mesh, same),
-        finish=on_ranks(_finish, mesh, same),
+        finish=on_ranks(_finish, mesh, same, donate=(1,)),
+        absorb=on_ranks(
+            lambda params, plane, *rest: absorb_rows(params, config, shards, plane, *rest, page),
+            mesh,
+            lambda params, plane, *rest: plane,
+            donate=(1,),
+        ),
     )
 
 
@@ -88,5 +100,5 @@ def _first_half(
     return mix_and_route(streams, layer, config, shards, state, folded_L, rows.places, table, ngram_BE)
 
 
-def _finish(folded_L, streams_LN, places, streams_BN):
-    return folded_after(folded_L, places), keep_newest(streams_LN, places, streams_BN)
+def _finish(folded_L, streams_LRN, places, streams_BN):
+    return folded_after(folded_L, places), *pair_up(streams_LRN, places, streams_BN)

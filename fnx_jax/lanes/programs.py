@@ -17,10 +17,11 @@ from fnx_jax.engine.limits import LOGPROBS_MOST
 from fnx_jax.families import Family
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes import sampling, state
+from fnx_jax.lanes.drafting import Drafter
 from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
 from fnx_jax.lanes.scaled import OVER_VOCABULARY, Adjustments
-from fnx_jax.lanes.state import LaneState, keep_newest
+from fnx_jax.lanes.state import LaneState, pair_up
 from fnx_jax.mesh import DEALT, SAME, on_ranks, place_dealt
 from fnx_jax.vocabulary_slices import Slices
 from pallas_kernels.row_tiles import ROW_TILE
@@ -37,6 +38,8 @@ class Programs:
     commit: (params, state, length_L) -> state, donated.
     draw, draw_adjusted: as in sampling; ids and adjustments over the vocabulary dealt as `deal_columns` does.
     finite: logits_Bv -> bool [B].
+    draft: (draft params, draft plane, streams_LRN, rows, pages_LP, valid_V, draws, confidence[, adjustments]) -> plane,
+      chains, as in drafting.Drafter; the plane's buffers are taken over.
     logprobs: (logits_Bv, target_B) as in row_logprobs with its LOGPROBS_MOST likeliest ids; callers cut.
     """
 
@@ -49,6 +52,7 @@ class Programs:
     draw_adjusted: Callable[..., Any]
     logprobs: Callable[..., Any]
     finite: Callable[..., Any]
+    draft: Callable[..., Any]
 
 
 def run_rows(
@@ -61,10 +65,18 @@ def run_rows(
     rows: Rows,
     pages_LP: Int[Array, "L P"],
 ) -> tuple[LaneState, jax.Array]:
-    """One tile of rows through the network. Returns the lanes after it and the tile's last streams."""
+    """One tile of rows through the network, and their pairs into the draft head's memory, where there is one.
+
+    Returns the lanes after it and the tile's last streams.
+    """
     cache, streams_BN = family.forward_rows(params, config, shards, lanes.cache, rows, pages_LP, page)
-    newest = keep_newest(lanes.streams_LN, rows.places, streams_BN)
-    return LaneState(cache=cache, streams_LN=newest), streams_BN
+    before, recent = pair_up(lanes.streams_LRN, rows.places, streams_BN)
+    if config.mtp_layers:
+        with jax.named_scope("absorb"):
+            plane = family.draft_plane(cache, config)
+            plane = family.absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
+            cache = family.with_draft_plane(cache, config, plane)
+    return LaneState(cache=cache, streams_LRN=recent), streams_BN
 
 
 def run_logits(family: Family, config: Any, shards: Any, params: Any, streams_BN: jax.Array) -> jax.Array:
@@ -84,15 +96,19 @@ def deal_adjustments(adjustments: Adjustments, slices: Slices, mesh: Mesh) -> Ad
     )
 
 
-def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, layered: bool) -> Programs:
+def programs(
+    family: Family, config: Any, shards: Any, mesh: Mesh, page: int, layered: bool, draft_blocks: int | None
+) -> Programs:
     """Binds the static facts; each program compiles on its first call.
 
+    draft_blocks: blocks of 128 ids that drafts are drawn from, the first so many; None: all.
     layered: `rows` drives the layers one by one, which compiles a kind of layer once; else it is one program.
     """
     one = on_ranks(
         partial(run_rows, family, config, shards, page), mesh, lambda params, state, *rest: (state, SAME), donate=(1,)
     )
     slices = family.vocabulary_slices(config, shards)
+    drafter = Drafter(family, config, shards, page, family.draft_slices(config, shards, draft_blocks))
     same, dealt = lambda *layouts: SAME, lambda *layouts: DEALT if mesh.size > 1 else SAME
     return Programs(
         rows=layered_programs(config, shards, mesh, page).run_rows if layered else one,
@@ -108,4 +124,5 @@ def programs(family: Family, config: Any, shards: Any, mesh: Mesh, page: int, la
             lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST, slices=slices), mesh, same
         ),
         finite=on_ranks(partial(sampling.finite_rows, slices=slices), mesh, same),
+        draft=on_ranks(drafter.run, mesh, lambda params, plane, *rest: (plane, SAME), donate=(1,)),
     )

@@ -1,12 +1,12 @@
-"""Host side: runs a round on a device. Implements engine.steps.Steps; the only module that waits for the device.
+"""Host side: runs rounds and drafts on a device. Implements engine.steps.Steps; the only module that waits for it.
 
-All of a round's programs are queued first and their results fetched once, at the end. A program that fails or is
-interrupted leaves every lane empty.
+All programs of a round are queued first and their results fetched once, at the end; so are those of its drafts. A row
+program that fails or is interrupted leaves every lane empty.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -15,14 +15,26 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import ReuseError, RoundOutput, RoundPlan
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, RoundPlan
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
+from fnx_jax.lanes.drafting import Chains
 from fnx_jax.lanes.kept_states import KeptSizes, KeptStates, unless_lost
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
-from fnx_jax.lanes.tiles import Block, Tile, adjustments, blocks, draw_params, is_adjusted, padded, targets
+from fnx_jax.lanes.tiles import (
+    Block,
+    Tile,
+    adjustments,
+    blocks,
+    chain_rows,
+    cut_drafts,
+    draw_params,
+    is_adjusted,
+    padded,
+    targets,
+)
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.row_tiles import ROW_TILE
 
@@ -60,7 +72,7 @@ class TileResult:
 class DeviceSteps:
     """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile.
 
-    layered: see lanes.programs; heights: see lanes.tiles.blocks. Neither changes a bit.
+    layered, draft_blocks: see lanes.programs; heights: see lanes.tiles.blocks. None changes a token.
     sizes: of kept states. kept: their slots, None without any.
     """
 
@@ -73,10 +85,14 @@ class DeviceSteps:
     max_rows: int
     layered: bool = False
     heights: tuple[int, ...] = (ROW_TILE,)
+    draft_depth: int = 0
+    draft_blocks: int | None = None
     row_tile: int = ROW_TILE
     slots: int = 0
     sizes: KeptSizes = KeptSizes(0, 0)
     kept: KeptStates | None = field(init=False)
+    state_bytes: int = field(init=False)
+    page_bytes: int = field(init=False)
     vocabulary: int = field(init=False)
     history: int = field(init=False)
     programs: Programs = field(init=False)
@@ -84,21 +100,20 @@ class DeviceSteps:
     def __post_init__(self) -> None:
         self.vocabulary, self.history = self.device.config.vocabulary, self.device.config.ngram_size - 1
         device = self.device
-        self.programs = programs(device.family, device.config, device.shards, device.mesh, self.page, self.layered)
-        self.kept = None
+        self.programs = programs(
+            device.family,
+            device.config,
+            device.shards,
+            device.mesh,
+            self.page,
+            self.layered,
+            self.draft_blocks,
+        )
+        self._draft_params = device.family.draft_params(device.params)
+        self.kept, self.state_bytes, self.page_bytes = None, self.sizes.state, self.sizes.page
         if self.slots:
             parts = (device.family, device.config, device.shards, device.mesh, device.params)
             self.kept = KeptStates(*parts, self.state, self.slots)
-
-    @property
-    def state_bytes(self) -> int:
-        """As in engine.steps.Steps."""
-        return self.sizes.state
-
-    @property
-    def page_bytes(self) -> int:
-        """As in engine.steps.Steps."""
-        return self.sizes.page
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Queues every block's programs, then waits once: for the last of them, and so for all results."""
@@ -106,7 +121,7 @@ class DeviceSteps:
         results = [result for block in blocks(plan, self.heights) for result in self._queue(plan, block, ngram_BLE)]
         # The last tile may have nothing to fetch, and a round's time must be its own.
         with self._taking_over():
-            jax.block_until_ready(self.state.streams_LN)
+            jax.block_until_ready(self.state.streams_LRN)
         return _collect(jax.device_get([vars(result) | {"tile": None} for result in results]), results, plan)
 
     def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
@@ -131,6 +146,40 @@ class DeviceSteps:
                 self.device.params, self.state, rows, plan.pages_LP.astype(np.int32)
             )
         return streams
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Queues the chains of every tile of lanes, then waits once. The draft head's memory alone may suffer."""
+        chains = [self._queue_chains(plan, tile) for tile in cut_drafts(plan)]
+        tokens, chances = [], []
+        for found in jax.device_get(chains):
+            for token_D, chance_D, count in zip(found.token_BD, found.chance_BD, found.count_B, strict=True):
+                tokens.append(tuple(token_D[:count].tolist()))
+                chances.append(tuple(chance_D[:count].tolist()))
+        rows = len(plan.rows)
+        return DraftOutput(tuple(tokens[:rows]), tuple(chances[:rows]))
+
+    def _queue_chains(self, plan: DraftPlan, tile: Tile) -> Chains:
+        device, cache = self.device, self.state.cache
+        plane = device.family.draft_plane(cache, device.config)
+        adjusted = [self._adjustments(tile)] if any(map(is_adjusted, tile.draws)) else []
+        try:
+            plane, chains = self.programs.draft(
+                self._draft_params,
+                plane,
+                self.state.streams_LRN,
+                chain_rows(plan, tile),
+                plan.pages_LP.astype(np.int32),
+                device.valid_V,
+                draw_params(tile),
+                np.float32(plan.confidence),
+                *adjusted,
+            )
+        finally:
+            # Where the program failed with the plane's buffers, drafts get worse and no reply does.
+            plane = emptied(plane) if any(leaf.is_deleted() for leaf in jax.tree.leaves(plane)) else plane
+            cache = device.family.with_draft_plane(cache, device.config, plane)
+            self.state = replace(self.state, cache=cache)
+        return chains
 
     def commit(self, length_L: Int[np.ndarray, " L"]) -> None:
         """Takes accepted rows into the recurrent states, without waiting."""

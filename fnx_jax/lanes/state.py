@@ -17,18 +17,19 @@ from fnx_jax.families import Family
 from fnx_jax.families.leaves import Leaf
 from fnx_jax.mesh import SAME, zeros
 from pallas_kernels.gated_delta import RowPlaces
+from pallas_kernels.gated_delta.rows import recent_taps, ring_rows, write_ring
 
 
 @struct.dataclass
 class LaneState:
     """cache: the family's, paged rows and per-lane leaves.
 
-    streams_LN: float32, the residual streams of each lane's newest certain row, which a draft head pairs with the
-    token after it.
+    streams_LRN: float32, a ring of the residual streams of each lane's newest rows: a draft head pairs a row's with
+    the token after it.
     """
 
     cache: Any
-    streams_LN: Any
+    streams_LRN: Any
 
 
 def empty_state(
@@ -36,7 +37,7 @@ def empty_state(
 ) -> LaneState:
     """Allocates the lanes once, each rank's share on that rank; nothing is allocated per request."""
     shapes = state_shapes(family, config, shards, lanes, pages, page, dtype)
-    layout = LaneState(cache=family.cache_layout(shapes.cache, shards), streams_LN=SAME)
+    layout = LaneState(cache=family.cache_layout(shapes.cache, shards), streams_LRN=SAME)
     return jax.tree.map(lambda leaf, spec: zeros(leaf.shape, leaf.dtype, spec, mesh), shapes, layout)
 
 
@@ -46,32 +47,28 @@ def state_shapes(
     """Shape and dtype of every leaf on one rank."""
 
     def one_rank() -> LaneState:
-        streams = jnp.zeros((lanes, config.streams * config.hidden), jnp.float32)
-        return LaneState(cache=family.empty_cache(config, shards, lanes, pages, page, dtype), streams_LN=streams)
+        streams = jnp.zeros((lanes, ring_rows(1), config.streams * config.hidden), jnp.float32)
+        return LaneState(cache=family.empty_cache(config, shards, lanes, pages, page, dtype), streams_LRN=streams)
 
     return jax.eval_shape(one_rank)
 
 
 def state_kinds(family: Family, state: LaneState) -> LaneState:
     """What each leaf of the lanes is; a leaf that nobody described is an error of the tree's structure."""
-    return LaneState(cache=family.cache_kinds(state.cache), streams_LN=Leaf.LANE)
+    return LaneState(cache=family.cache_kinds(state.cache), streams_LRN=Leaf.RING)
 
 
-def emptied(state: LaneState) -> LaneState:
+def emptied(state: Any) -> Any:
     """New zeros for every leaf, in place of buffers that a program took over and did not give back."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), state)
 
 
-def keep_newest(
-    streams_LN: Float[Array, "L N"], places: RowPlaces, streams_BN: Float[Array, "B N"]
-) -> Float[Array, "L N"]:
-    """Stores the streams of the last certain row of every lane that has one in this tile."""
-    rows, lanes = streams_BN.shape[0], streams_LN.shape[0]
-    certain = places.live_B & ~places.speculative_B
-    last_L = jnp.full((lanes,), -1, jnp.int32)
-    row_B = jnp.arange(rows, dtype=jnp.int32)
-    last_L = last_L.at[jnp.where(certain, places.lane_B, lanes)].max(row_B, mode="drop")
-    return jnp.where((last_L >= 0)[:, None], streams_BN[jnp.maximum(last_L, 0)], streams_LN)
+def pair_up(
+    streams_LRN: Float[Array, "L R N"], places: RowPlaces, streams_BN: Float[Array, "B N"]
+) -> tuple[Float[Array, "B N"], Float[Array, "L R N"]]:
+    """Finds the streams of the row before each row, and stores the rows' own."""
+    before = recent_taps(streams_LRN, places, streams_BN, taps=2, dilation=1)[:, 0]
+    return before, write_ring(streams_LRN, places, streams_BN)
 
 
 def commit(

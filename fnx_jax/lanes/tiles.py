@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fnx_jax.engine.steps import Draw, RoundPlan, Score
+from fnx_jax.engine.steps import DraftPlan, Draw, RoundPlan, Score
+from fnx_jax.lanes.drafting import ChainRows
 from fnx_jax.lanes.scaled import Adjustments, DrawParams
 from pallas_kernels.row_tiles import ROW_TILE
 
@@ -46,6 +47,13 @@ def cut(plan: RoundPlan) -> Iterator[Tile]:
         yield Tile(start, live, tuple(draws[tile]), tuple(scores[tile]))
 
 
+def cut_drafts(plan: DraftPlan) -> Iterator[Tile]:
+    """Cuts the rows of a plan of drafts into tiles, in order."""
+    for start in range(0, len(plan.rows), ROW_TILE):
+        rows = plan.rows[start : start + ROW_TILE]
+        yield Tile(start, len(rows), tuple(row.draw for row in rows), ())
+
+
 @dataclass(frozen=True)
 class Block:
     """Rows that one program takes: [start, start + live) of the plan, filled up to `height`, a multiple of ROW_TILE."""
@@ -76,6 +84,14 @@ def padded(values: np.ndarray, block: Block | Tile) -> np.ndarray:
     out = np.zeros((block.height, *values.shape[1:]), values.dtype)
     out[: block.live] = part
     return out
+
+
+def chain_rows(plan: DraftPlan, tile: Tile) -> ChainRows:
+    """Where the chains of a tile start; padding wants no draft."""
+    lane, position, token, depth = (np.zeros(ROW_TILE, np.int32) for _ in range(4))
+    for b, row in enumerate(plan.rows[tile.start : tile.start + tile.live]):
+        lane[b], position[b], token[b], depth[b] = row.lane, row.position, row.token, row.depth
+    return ChainRows(lane, position, token, depth)
 
 
 def draw_params(tile: Tile) -> DrawParams:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fnx_jax.engine.steps import Draw, RoundPlan, Score
+from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw, RoundPlan, Score
 from fnx_jax.lanes.rounds import DeviceSteps
 
 
@@ -19,6 +19,10 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
         steps.round(_plan(steps, draw, (score,), rows=height))
     progress("adjusted draws")
     steps.round(_plan(steps, Draw(row=0, position=1, seed=1, bias_V=np.zeros(steps.vocabulary, np.float32))))
+    if steps.draft_depth:
+        progress("drafts")
+        for bias_V in (None, np.zeros(steps.vocabulary, np.float32)):
+            steps.draft(_draft_plan(steps, Draw(row=0, position=2, seed=1, bias_V=bias_V)))
     progress("commit")
     steps.commit(np.zeros(steps.lanes, np.int32))
     if steps.slots:
@@ -28,17 +32,27 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
         steps.copy_page(0, 0)
 
 
-def _plan(steps: DeviceSteps, draw: Draw, scores: tuple[Score, ...] = (), rows: int = 1) -> RoundPlan:
-    """Rows of lane 0 from position 0 on, of which those of the first page are stored."""
+def _draft_plan(steps: DeviceSteps, draw: Draw) -> DraftPlan:
+    """One chain of lane 0, after its row 0."""
+    row = DraftRow(lane=0, position=0, token=0, draw=draw, depth=1)
+    return DraftPlan((row,), _pages(steps))
+
+
+def _pages(steps: DeviceSteps) -> np.ndarray:
     pages = np.full((steps.lanes, -(-steps.context // steps.page)), -1, np.int32)
     pages[0, 0] = 0
+    return pages
+
+
+def _plan(steps: DeviceSteps, draw: Draw, scores: tuple[Score, ...] = (), rows: int = 1) -> RoundPlan:
+    """Rows of lane 0 from position 0 on, of which those of the first page are stored."""
     return RoundPlan(
         token_B=np.zeros(rows, np.int32),
         lane_B=np.zeros(rows, np.int32),
         position_B=np.arange(rows, dtype=np.int32),
         speculative_B=np.zeros(rows, bool),
         history_BN=np.full((rows, steps.history), -1, np.int32),
-        pages_LP=pages,
+        pages_LP=_pages(steps),
         draws=(draw,),
         scores=scores,
     )

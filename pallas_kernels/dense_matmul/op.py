@@ -1,5 +1,7 @@
 """Traced: `linear`, which multiplies rows by a weight of any kind the checkpoints hold."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -7,6 +9,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import exl3
 from pallas_kernels.dense_matmul.reference import tile_matmul
+from pallas_kernels.exl3.weight import BLOCK, TILE
 from pallas_kernels.row_tiles import row_dot
 
 
@@ -32,6 +35,24 @@ def features(weight: Weight) -> tuple[int, int]:
     if isinstance(weight, exl3.Exl3Weight | exl3.DecodedWeight):
         return weight.in_features, weight.out_features
     return weight.shape[1], weight.shape[0]
+
+
+def leading_outputs(weight: Weight, outputs: int) -> Weight:
+    """The layer that yields the first `outputs` of a weight's outputs. A whole EXL3 block of them is wanted or none.
+
+    The whole weight is returned as it is. Raises: ValueError where an EXL3 layer would be cut inside a block, or picks
+    its columns.
+    """
+    if features(weight)[1] <= outputs:
+        return weight
+    if isinstance(weight, Selected) or (not isinstance(weight, jax.Array) and outputs % BLOCK):
+        raise ValueError(f"leading_outputs: {outputs} outputs of a layer that cannot be cut there")
+    if isinstance(weight, jax.Array):
+        return weight[:outputs]
+    bias = None if weight.bias is None else weight.bias[:outputs]
+    if isinstance(weight, exl3.DecodedWeight):
+        return replace(weight, wq=weight.wq[:outputs], svh=weight.svh[:outputs], bias=bias)
+    return replace(weight, words=weight.words[:, : outputs // TILE], svh=weight.svh[:outputs], bias=bias)
 
 
 def dense_matmul(x: Float[Array, "... I"], weight_OI: Float[Array, "O I"]) -> Float[Array, "... O"]:

@@ -1,8 +1,10 @@
 """Golden cases as the tests read them, and rounds written by hand."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 from safetensors.numpy import load_file
 
@@ -77,13 +79,23 @@ def plan(steps: DeviceSteps, pieces: list[Piece], pages_LP: np.ndarray | None = 
     )
 
 
-def run(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
-    """Runs pieces in one round and returns the logits of all their rows."""
+def run_tiles(steps: DeviceSteps, pieces: list[Piece]) -> Iterator[tuple[int, jax.Array]]:
+    """Runs pieces in one round; yields each tile's live rows and its last streams."""
     planned = plan(steps, pieces)
     ngram = steps.device.ngrams.embeddings(planned.token_B, planned.history_BN)
-    logits = []
     for tile in cut(planned):
-        streams = steps.run_tile(planned, tile, ngram)
+        yield tile.live, steps.run_tile(planned, tile, ngram)
+
+
+def run(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
+    """Runs pieces in one round and returns the logits of all their rows."""
+    logits = []
+    for live, streams in run_tiles(steps, pieces):
         slices = steps.programs.logits(steps.device.params, streams)
-        logits.append(np.asarray(steps.programs.whole(slices))[: tile.live])
+        logits.append(np.asarray(steps.programs.whole(slices))[:live])
     return np.concatenate(logits)
+
+
+def run_streams(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
+    """Runs pieces in one round and returns the last streams of all their rows."""
+    return np.concatenate([np.asarray(streams)[:live] for live, streams in run_tiles(steps, pieces)])

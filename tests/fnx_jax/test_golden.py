@@ -7,14 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fnx_jax.families.flash_next.mtp import mtp_logits, mtp_rows
+from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw
+from fnx_jax.families.flash_next.mtp import draft_logits, draft_params, draft_plane, draft_rows
+from fnx_jax.families.flash_next.shards import draft_slices
 from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.state import empty_state
 from fnx_jax.lanes.teacher import logits as logits_of
 from fnx_jax.lanes.tiles import cut, padded
 from pallas_kernels.gated_delta import RowPlaces
-from tests.fnx_jax.cases import CASES, Piece, distance, plan
-from tests.fnx_jax.lanes.views import assert_same, lane_view
+from tests.fnx_jax.cases import CASES, Piece, distance, page_table, plan, run_streams
+from tests.fnx_jax.lanes.views import assert_same, bits, lane_view
 
 LIMIT = 1e-4
 
@@ -125,20 +127,28 @@ def tile_rows(steps, planned, tile):
 
 
 class Drafter:
-    """The draft head of one lane, driven pair by pair."""
+    """The draft head of lane 0, over the pages that the row programs left, driven pair by pair."""
 
     def __init__(self, steps):
         self.steps, self.config = steps, steps.device.config
-        self.pages = fresh(steps).cache.attention[-1]
-        table = jnp.arange(steps.pages, dtype=jnp.int32).reshape(steps.lanes, -1)
+        shards, table = steps.device.shards, jnp.asarray(page_table(steps))
+        self.params = draft_params(steps.device.params)
         self.rows = jax.jit(
-            lambda params, pages, streams, token, places: mtp_rows(
-                params, self.config, steps.device.shards, pages, streams, token, places, table, steps.page
+            lambda params, plane, streams, token, places: draft_rows(
+                params, self.config, shards, plane, streams, token, places, table, steps.page
             )
         )
-        self.logits = jax.jit(lambda params, streams: mtp_logits(params, self.config, steps.device.shards, streams))
+        slices = draft_slices(self.config, shards, None)
+        self.logits = jax.jit(
+            lambda params, x: draft_logits(params, self.config, x, slices)[:, : self.config.vocabulary]
+        )
 
-    def absorb(self, streams, tokens, start):
+    def look(self):
+        """Takes the pages as they are now."""
+        self.plane = draft_plane(self.steps.state.cache, self.config)
+        return self
+
+    def pairs(self, streams, tokens, start):
         """Runs pairs (streams, next token) from position `start`; returns logits and the head's streams."""
         logits, out = [], []
         for first in range(0, len(tokens), 16):
@@ -150,21 +160,27 @@ class Drafter:
                 live_B=np.arange(16) < live,
                 speculative_B=np.zeros(16, bool),
             )
-            token = np.pad(tokens[first : first + live].astype(np.int32), pad)
+            token = np.pad(np.asarray(tokens[first : first + live], np.int32), pad)
             given = np.pad(streams[first : first + live], [*pad, (0, 0)])
-            self.pages, x = self.rows(self.steps.device.params, self.pages, given, token, places)
-            logits.append(np.asarray(self.logits(self.steps.device.params, x))[:live])
+            self.plane, x = self.rows(self.params, self.plane, given, token, places)
+            logits.append(np.asarray(self.logits(self.params, x))[:live])
             out.append(np.asarray(x)[:live])
         return np.concatenate(logits), np.concatenate(out)
 
     def chain(self, logits, streams, start, count):
-        """Drafts `count` tokens greedily, each from the head's own streams."""
-        drafts, seen = [], []
+        """The logits of `count` greedy drafts, each from the head's own streams."""
+        seen = []
         for position in range(start, start + count):
             seen.append(logits[-1])
-            drafts.append(int(logits[-1].argmax()))
-            logits, streams = self.absorb(streams[-1:], np.array(drafts[-1:]), position)
-        return drafts, np.stack(seen)
+            logits, streams = self.pairs(streams[-1:], [int(logits[-1].argmax())], position)
+        return np.stack(seen)
+
+
+def drafted(steps, position, token, depth):
+    """The tokens and chances of a greedy chain of lane 0."""
+    row = DraftRow(0, position, token, Draw(row=0, position=position + 2, seed=0, temperature=0.0), depth)
+    output = steps.draft(DraftPlan((row,), page_table(steps)))
+    return output.tokens[0], output.chances[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -175,15 +191,39 @@ def test_draft_head_matches(name, exact_model, golden_case):
         if f"p{p}.mtp.logits" not in case:
             continue
         tokens, greedy = case[f"p{p}.input_ids"], case[f"p{p}.fp32.greedy_ids"]
-        streams = np.concatenate([case[f"p{p}.fp32.streams_final"], case[f"p{p}.fp32.streams_greedy"]])
-        rows = len(tokens)
-        logits, x = drafter.absorb(streams[:rows], np.append(tokens[1:], greedy[0]), 0)
+        rows, reply = len(tokens), np.concatenate([tokens, greedy])
+        streams = run_streams(steps, [Piece(0, tokens, 0, rows)])
+        absorbed = held(steps, drafter.look().plane, rows - 1)
+        logits, x = drafter.pairs(streams, reply[1 : rows + 1], 0)
+        assert held(steps, drafter.plane, rows - 1) == absorbed
         assert distance(logits, case[f"p{p}.mtp.logits"]) < LIMIT
-        drafts, seen = drafter.chain(logits, x, rows, 4)
-        assert drafts == case[f"p{p}.mtp.drafts"].tolist()
+        seen = drafter.chain(logits, x, rows, 4)
         assert distance(seen, case[f"p{p}.mtp.draft_logits"]) < LIMIT
-        logits, x = drafter.absorb(streams[rows : rows + 3], greedy[1:4], rows)
+        check_chain(drafted(steps, rows - 1, int(greedy[0]), 4), seen, case[f"p{p}.mtp.drafts"])
+        # Three tokens of the reply are kept, two of them as drafts: their pairs overwrite those of the chain.
+        streams = run_streams(steps, [Piece(0, reply, rows, rows + 3, drafts_from=rows + 1)])
+        logits, x = drafter.look().pairs(streams, greedy[1:4], rows)
         assert distance(logits, case[f"p{p}.mtp.round2_logits"]) < LIMIT
-        drafts, seen = drafter.chain(logits, x, rows + 3, 4)
-        assert drafts == case[f"p{p}.mtp.round2_drafts"].tolist()
+        seen = drafter.chain(logits, x, rows + 3, 4)
         assert distance(seen, case[f"p{p}.mtp.round2_draft_logits"]) < LIMIT
+        check_chain(drafted(steps, rows + 2, int(greedy[3]), 4), seen, case[f"p{p}.mtp.round2_drafts"])
+
+
+def check_chain(found, logits, wanted):
+    """The served chain's tokens, and their chances by the logits that it must have had."""
+    tokens, chances = found
+    assert list(tokens) == wanted.tolist()
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    likely = (weights / weights.sum(axis=1, keepdims=True))[np.arange(len(tokens)), list(tokens)]
+    assert np.allclose(chances, likely, rtol=1e-3)
+
+
+def held(steps, plane, pairs):
+    """The bits of lane 0's first pairs in the draft layer's pages."""
+    pages, block = page_table(steps)[0], steps.device.config.block
+    found = {}
+    for name in ("key", "value", "raw", "pooled"):
+        leaf = np.asarray(getattr(plane, name))
+        units = np.arange(pairs // block if name == "pooled" else pairs)
+        found[name] = bits(leaf[pages[units // leaf.shape[1]], units % leaf.shape[1]])
+    return found

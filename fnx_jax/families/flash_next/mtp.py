@@ -1,4 +1,4 @@
-"""Traced: the draft head over one tile of rows. It has its own attention pages and shares embedding and output head.
+"""Traced: the draft head over tiles of rows. It has its own attention pages and shares embedding and output head.
 
 Row i takes the streams R_i after the main model's last layer (or the head's own, in a chain) and the NEXT token:
 
@@ -6,19 +6,25 @@ Row i takes the streams R_i after the main model's last layer (or the head's own
     h = rms_c(R_i) with ONE mean square over all streams
 
 then one attention layer; its logits predict t_{i+2}. Drafts never change a reply, so only the kept rows' caches matter.
+A pair that nobody drafts from only has to be remembered: `absorb_rows` writes what the whole layer would.
 """
+
+from dataclasses import replace
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fnx_jax.families.flash_next.cache import AttentionPages
+from fnx_jax.families.flash_next.cache import AttentionPages, FlashNextCache
 from fnx_jax.families.flash_next.config import FlashNextConfig
-from fnx_jax.families.flash_next.forward import LayerState, add_experts, head_logits, mix_and_route, whole_logits
-from fnx_jax.families.flash_next.params import ModelParams, MtpParams
+from fnx_jax.families.flash_next.forward import LayerState, add_experts, mix_and_route
+from fnx_jax.families.flash_next.params import AttentionParams, ModelParams, MtpParams
 from fnx_jax.families.flash_next.shards import Shards
-from pallas_kernels.dense_matmul import linear
+from fnx_jax.families.flash_next.sparse_attention import project, store
+from fnx_jax.families.rows import Rows
+from fnx_jax.vocabulary_slices import Slices
+from pallas_kernels.dense_matmul import leading_outputs, linear
 from pallas_kernels.gated_delta import RowPlaces
-from pallas_kernels.hyper_connection import read_mixed
+from pallas_kernels.hyper_connection import read, read_mixed
 from pallas_kernels.norms import centred_rms
 from pallas_kernels.sparse_attention import PageTable
 
@@ -37,11 +43,55 @@ def fuse_input(
     return (projected + token[:, None, : config.hidden]).reshape(streams.shape)
 
 
-def mtp_rows(
+def draft_plane(cache: FlashNextCache, config: FlashNextConfig) -> AttentionPages:
+    """The draft layer's pages; there are some where the config has a draft head."""
+    return cache.attention[config.attention_layers]
+
+
+def with_draft_plane(cache: FlashNextCache, config: FlashNextConfig, plane: AttentionPages) -> FlashNextCache:
+    """The cache with other pages of the draft layer."""
+    return replace(cache, attention=(*cache.attention[: config.attention_layers], plane))
+
+
+def draft_params(params: ModelParams) -> ModelParams:
+    """Those parameters that drafting reads: a small tree to hand to a program."""
+    return replace(params, layers=())
+
+
+def absorb_rows(
     params: ModelParams,
     config: FlashNextConfig,
     shards: Shards,
-    pages: AttentionPages,
+    plane: AttentionPages,
+    rows: Rows,
+    before: Float[Array, "B N"],
+    pages_LP: Int[Array, "L P"],
+    page: int,
+) -> AttentionPages:
+    """Writes the pair that each row completes, (streams of the row before it, its token), at the position before.
+
+    before: the main streams of each row's predecessor; a row at position 0 has none and completes no pair.
+    Returns: the draft layer's pages, with the bits that `draft_rows` would write for the same pairs.
+    """
+    assert params.mtp is not None and isinstance(params.mtp.layer.mixer, AttentionParams)
+    places, layer = rows.places, params.mtp.layer
+    pairs = replace(
+        places,
+        position_B=jnp.maximum(places.position_B - 1, 0),
+        live_B=places.live_B & (places.position_B > 0),
+    )
+    streams = fuse_input(params.mtp, config, before, _embedded(params, rows.token_B))
+    x, _ = read(streams, layer.mixer_hyper, config.streams, config.norm_eps)
+    projected = project(x, params.mtp.layer.mixer, config, shards, pairs.position_B)
+    table = PageTable(pages_BP=pages_LP[places.lane_B], page=page)
+    return store(plane, projected, params.mtp.layer.mixer, config, table, pairs)
+
+
+def draft_rows(
+    params: ModelParams,
+    config: FlashNextConfig,
+    shards: Shards,
+    plane: AttentionPages,
     streams: Float[Array, "B N"],
     next_token_B: Int[Array, " B"],
     places: RowPlaces,
@@ -51,19 +101,25 @@ def mtp_rows(
     """Runs pairs (streams, next token) through the draft layer. Returns its pages and its streams X."""
     assert params.mtp is not None
     table = PageTable(pages_BP=pages_LP[places.lane_B], page=page)
-    embedding = params.embedding[next_token_B].astype(jnp.float32)
-    x = fuse_input(params.mtp, config, streams, embedding)
-    state = LayerState(mixer=pages, ngram=None)
+    x = fuse_input(params.mtp, config, streams, _embedded(params, next_token_B))
+    state = LayerState(mixer=plane, ngram=None)
     unused_folded = jnp.zeros((pages_LP.shape[0],), jnp.int32)
     state, mixed = mix_and_route(x, params.mtp.layer, config, shards, state, unused_folded, places, table, None)
     assert isinstance(state.mixer, AttentionPages)
     return state.mixer, add_experts(mixed, params.mtp.layer.moe, config, shards)
 
 
-def mtp_logits(
-    params: ModelParams, config: FlashNextConfig, shards: Shards, streams: Float[Array, "B N"]
-) -> Float[Array, "B V"]:
-    """Draft logits from the draft layer's streams, by its own mixer and the main head."""
+def draft_logits(
+    params: ModelParams, config: FlashNextConfig, streams: Float[Array, "B N"], slices: Slices
+) -> Float[Array, "B v"]:
+    """Draft logits of this rank's part of a draft vocabulary, from the draft layer's streams. float32; padding: -inf.
+
+    slices: as from `draft_slices`.
+    """
     assert params.mtp is not None
     hidden = read_mixed(streams, params.mtp.mixer, config.streams, config.norm_eps)[0]
-    return whole_logits(head_logits(params, config, shards, hidden), config, shards)
+    return jnp.where(slices.padding(), -jnp.inf, linear(hidden, leading_outputs(params.head, slices.width)))
+
+
+def _embedded(params: ModelParams, token_B: Int[Array, " B"]) -> Float[Array, "B D"]:
+    return params.embedding[token_B].astype(jnp.float32)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fnx_jax.families.flash_next.config import FlashNextConfig
-from fnx_jax.vocabulary_slices import Slices
+from fnx_jax.vocabulary_slices import LeadingSlices, Slices
 from pallas_kernels.exl3.weight import BLOCK
 
 Columns = list[np.ndarray]
@@ -100,6 +100,15 @@ def vocabulary_slices(config: FlashNextConfig, shards: Shards) -> Slices:
     """How the head's logits are dealt: in blocks of 128 ids, padded to whole blocks and to as many on every rank."""
     blocks = -(-config.vocabulary // BLOCK)
     return Slices(config.vocabulary, width=-(-blocks // shards.ranks) * BLOCK, ranks=shards.ranks)
+
+
+def draft_slices(config: FlashNextConfig, shards: Shards, blocks: int | None) -> Slices:
+    """The first `blocks` blocks of 128 ids, where the head's logits are dealt as they are; None: all."""
+    slices = vocabulary_slices(config, shards)
+    if blocks is None or blocks * BLOCK >= config.vocabulary:
+        return slices
+    width = min(slices.width, blocks * BLOCK)
+    return LeadingSlices(blocks * BLOCK, width=width, ranks=shards.ranks, whole_width=slices.width)
 
 
 def vocabulary_columns(config: FlashNextConfig, shards: Shards) -> Columns:

@@ -116,8 +116,6 @@ def test_commit_equals_rows_run_for_certain(steps, tokens):
     assert_same(lane_view(steps, 1, 9), bystander)
     run(steps, [Piece(3, ids, 0, 30)])
     plain = lane_view(steps, 3, 30)
-    for view in (committed, plain):
-        view.pop(".streams_LN")  # a verify pass does not choose the newest streams
     assert_same(committed, plain)
 
 

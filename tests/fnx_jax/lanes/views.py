@@ -8,35 +8,38 @@ from tests.fnx_jax.cases import page_table
 
 
 def lane_view(steps: DeviceSteps, lane: int, length: int, pages_LP: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """The live part of every leaf of one lane that holds `length` rows. Raises KeyError for a leaf nobody described."""
+    """The live part of every leaf of one lane that holds `length` rows. Raises KeyError for a leaf nobody described.
+
+    A lane's draft head has seen one pair less than the lane has rows.
+    """
     config = steps.device.config
-    rows = np.arange(length)
     back = {"ring": config.delta_taps - 1, "ngram": (config.ngram_taps - 1) * config.ngram_size}
     pages = (page_table(steps) if pages_LP is None else pages_LP)[lane]
 
-    def paged(leaf: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def paged(leaf: np.ndarray, count: int) -> np.ndarray:
+        units = np.arange(count)
         return leaf[pages[units // leaf.shape[1]], units % leaf.shape[1]]
 
     def ringed(leaf: np.ndarray, count: int) -> np.ndarray:
-        return leaf[lane, rows[max(0, length - count) :] % leaf.shape[1]]
+        return leaf[lane, np.arange(max(0, length - count), length) % leaf.shape[1]]
 
     readers = {
-        "committed": lambda leaf: leaf[lane],
-        "ring": lambda leaf: ringed(leaf, back["ring"]),
-        "ngram": lambda leaf: ringed(leaf, back["ngram"]),
-        "key": lambda leaf: paged(leaf, rows),
-        "value": lambda leaf: paged(leaf, rows),
-        "raw": lambda leaf: paged(leaf, rows),
-        "pooled": lambda leaf: paged(leaf, np.arange(length // config.block)),
-        "folded": lambda leaf: leaf[lane],
-        "streams_LN": lambda leaf: leaf[lane],
+        "committed": lambda leaf, seen: leaf[lane],
+        "ring": lambda leaf, seen: ringed(leaf, back["ring"]),
+        "ngram": lambda leaf, seen: ringed(leaf, back["ngram"]),
+        "key": paged,
+        "value": paged,
+        "raw": paged,
+        "pooled": lambda leaf, seen: paged(leaf, seen // config.block),
+        "folded": lambda leaf, seen: leaf[lane],
+        "streams_LRN": lambda leaf, seen: ringed(leaf, 1),
     }
     view = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(steps.state)[0]:
         names = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
-        if "attention" in names and path[2].idx >= config.attention_layers:
-            continue  # the draft head's plane
-        view[jax.tree_util.keystr(path)] = readers[names[-1]](np.asarray(leaf))
+        draft = "attention" in names and path[2].idx >= config.attention_layers
+        seen = max(0, length - 1) if draft else length
+        view[jax.tree_util.keystr(path)] = readers[names[-1]](np.asarray(leaf), seen)
     return view
 
 

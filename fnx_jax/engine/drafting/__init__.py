@@ -1,0 +1,1 @@
+"""Host side: how many drafts a lane makes and tests."""

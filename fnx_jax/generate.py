@@ -10,6 +10,7 @@ import threading
 from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
+from fnx_jax.engine.drafts import policy_for
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Emission, EngineError, Request, SamplingParams
 from fnx_jax.serve.assets import read_text_assets
@@ -23,6 +24,7 @@ flags.DEFINE_float("temperature", None, "Sampling temperature; the checkpoint's 
 flags.DEFINE_integer("seed", None, "Seed of the draws; a fresh one by default.", flag_values=FLAGS)
 flags.DEFINE_bool("chat", False, "Treat the text as a chat message.", flag_values=FLAGS)
 flags.DEFINE_bool("thinking", True, "Let a chat reply think first.", flag_values=FLAGS)
+flags.DEFINE_bool("drafts", True, "Draft tokens ahead; never changes a reply.", flag_values=FLAGS)
 flags.DEFINE_bool("show_ids", False, "Print the reply's token ids as well.", flag_values=FLAGS)
 
 
@@ -34,10 +36,10 @@ class Terminal:
 
         self.assets = read_text_assets(FLAGS.model)
         try:
-            self.model = load(FLAGS.model, lanes=1, context=FLAGS.context, draft_head=False)
+            self.model = load(FLAGS.model, lanes=1, context=FLAGS.context, draft_head=FLAGS.drafts)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        self.engine = Engine(self.model.steps).start()
+        self.engine = Engine(self.model.steps, drafter=policy_for(self.model.steps)).start()
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         """Token ids of a plain text."""

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fnx_jax import backend
+from fnx_jax.engine.drafts import policy_for
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.families.flash_next.sequence import Functions
@@ -85,7 +86,7 @@ class Model:
         sampling = SamplingParams(
             temperature=temperature, seed=seed, max_tokens=max_tokens, eos_token_ids=self.end_ids, draft=draft
         )
-        engine = Engine(self.steps)
+        engine = Engine(self.steps, drafter=policy_for(self.steps) if draft else None)
         try:
             with self._lock:
                 (emissions,) = engine.run([Request("generate", prompt, sampling)]).values()

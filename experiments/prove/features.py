@@ -33,7 +33,6 @@ class Feature:
 
 
 FEATURES: Mapping[tuple[str, Value], Feature] = {
-    ("drafts", "head"): Feature("drafts by the draft head", ("device",), ("draft", "mtp", "propose", "absorb")),
     ("start", "resumed"): Feature(
         "the prompt cache", ("load", "engine", "device"), ("prompt_cache", "cached", "kept", "resum", "restore")
     ),

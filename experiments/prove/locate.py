@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.prove.compare import Difference
 from experiments.prove.record import Recorder, serve
+from fnx_jax.engine.drafting.streams import Drafter
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.plan import Drafts
 from fnx_jax.engine.request import Request
@@ -32,6 +33,7 @@ def trace(
     drafts: Drafts | None,
     streams: int,
     difference: Difference,
+    drafter: Drafter | None = None,
 ) -> Trace:
     """Serves as `record` does up to the group of the difference's request. Returns its rows before the difference."""
     at = next(i for i, request in enumerate(requests) if request.id == difference.request)
@@ -39,7 +41,7 @@ def trace(
         rounds: list[dict[tuple[int, int, Stage], str]] = []
         recorder = Recorder(steps)
         with _stages_seen(steps, recorder, rounds):
-            _, records = serve(recorder, requests[first : first + streams], config, drafts)
+            _, records = serve(recorder, requests[first : first + streams], config, drafts, drafter)
     found: Trace = {}
     for noted, held in zip(rounds, records, strict=True):
         mine = {lane.lane for lane in held.lanes if lane.request_id == difference.request}

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from fnx_jax.engine.drafting.streams import Drafter
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.plan import Drafts
 from fnx_jax.engine.records import RoundRecord
 from fnx_jax.engine.request import Emission, Request
-from fnx_jax.engine.steps import RoundOutput, RoundPlan, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan, Steps
 from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.tiles import cut
 
@@ -77,6 +78,7 @@ class Recorder:
         self.lanes, self.row_tile, self.max_rows = steps.lanes, steps.row_tile, steps.max_rows
         self.context, self.page, self.pages = steps.context, steps.page, steps.pages
         self.vocabulary, self.history = steps.vocabulary, steps.history
+        self.draft_depth = steps.draft_depth
         self.rounds: list[dict[tuple[int, int], Row]] = []
         self._steps = steps
 
@@ -93,6 +95,10 @@ class Recorder:
                 rows[key] = describe_row(logits_BV[tile.place(at.row)])
         self.rounds.append(rows)
         return output
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Drafts as it is."""
+        return self._steps.draft(plan)
 
 
 @contextmanager
@@ -117,6 +123,7 @@ def record(
     config: EngineConfig | None = None,
     drafts: Drafts | None = None,
     streams: int | None = None,
+    drafter: Drafter | None = None,
 ) -> Recording:
     """Serves requests, `streams` of them together (all, where None), group after group, each in a new engine.
 
@@ -128,7 +135,7 @@ def record(
     for first in range(0, len(requests), size):
         recorder = Recorder(steps)
         group = requests[first : first + size]
-        emissions, records = serve(recorder, group, config, drafts)
+        emissions, records = serve(recorder, group, config, drafts, drafter)
         rows = _rows_by_request(recorder.rounds, records)
         replies |= {r.id: _reply(r, emissions[r.id], rows.get(r.id, {})) for r in group}
         rounds += records
@@ -136,10 +143,14 @@ def record(
 
 
 def serve(
-    steps: Steps, requests: Sequence[Request], config: EngineConfig | None, drafts: Drafts | None
+    steps: Steps,
+    requests: Sequence[Request],
+    config: EngineConfig | None,
+    drafts: Drafts | None,
+    drafter: Drafter | None = None,
 ) -> tuple[dict[str, list[Emission]], list[RoundRecord]]:
     """Emissions by request, and every round's record. Raises: as `record`."""
-    engine = Engine(steps, replace(config or EngineConfig(), records=ALL_RECORDS), drafts=drafts)
+    engine = Engine(steps, replace(config or EngineConfig(), records=ALL_RECORDS), drafts=drafts, drafter=drafter)
     emissions = engine.run(requests)
     if engine.failed is not None:
         raise engine.failed

@@ -15,11 +15,15 @@ from experiments.prove.plan import ProofPlan
 from experiments.prove.proposals import proposals
 from experiments.prove.record import Recording, record
 from experiments.prove.streams import Workload
+from fnx_jax.engine.drafting.streams import Drafter
+from fnx_jax.engine.fixed_depth import FixedDepth
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.plan import Drafts
 from fnx_jax.engine.request import Request
 from fnx_jax.model import Model
 
+DEPTH = 3
+"""Drafts of the draft head, each round."""
 LOCATED_MOST = 3
 """Unequal cells whose first layer is looked for; each takes both sides again, layer by layer."""
 
@@ -58,7 +62,8 @@ class Suite:
     def record(self, cell: Cell) -> Recording:
         """Serves the workload as the cell says."""
         steps = self.model(cell.tp).steps
-        return record(steps, self.requests(cell), engine_config(cell), self.drafts(cell), cell.streams)
+        config, drafts = engine_config(cell), self.drafts(cell)
+        return record(steps, self.requests(cell), config, drafts, cell.streams, drafter(cell))
 
     def result(self, cell: Cell) -> Result:
         """Runs a cell and compares it; an error of the run is its result."""
@@ -87,8 +92,8 @@ class Suite:
         return self.workload.requests(valid, cell.sampling)
 
     def drafts(self, cell: Cell) -> Drafts | None:
-        """What proposes drafts in the cell."""
-        if cell.drafts == "off":
+        """What proposes drafts in the cell, in place of the draft head."""
+        if cell.drafts != "proposed":
             return None
         replies = {name: reply.tokens for name, reply in self.references[cell.sampling].replies.items()}
         return proposals(replies, self.model(cell.tp).steps.vocabulary)
@@ -107,8 +112,14 @@ class Suite:
         for side in (cell.reference(), cell):
             steps = self.model(side.tp).steps
             requests, config = self.requests(side), engine_config(side)
-            sides.append(trace(steps, requests, config, self.drafts(side), side.streams, difference))
+            drafts = self.drafts(side)
+            sides.append(trace(steps, requests, config, drafts, side.streams, difference, drafter(side)))
         return first_place(*sides)
+
+
+def drafter(cell: Cell) -> Drafter | None:
+    """What lets the draft head draft in the cell: in every round, for every lane."""
+    return FixedDepth(DEPTH) if cell.drafts == "head" else None
 
 
 def engine_config(cell: Cell) -> EngineConfig:

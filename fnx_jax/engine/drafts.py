@@ -8,11 +8,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fnx_jax.engine.drafting.policy import DraftPolicy
+from fnx_jax.engine.drafting.settings import DraftSettings
 from fnx_jax.engine.drafting.streams import Drafter, Outcome, Stream, Window
 from fnx_jax.engine.ending import end_ids
 from fnx_jax.engine.lane import Lane
 from fnx_jax.engine.plan import Drafts
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow, Steps
+
+
+def policy_for(steps: Steps, settings: DraftSettings | None = None) -> DraftPolicy | None:
+    """A policy that has learnt nothing yet; None where there is no draft head."""
+    return DraftPolicy(settings or DraftSettings(), steps.draft_depth) if steps.draft_depth else None
 
 
 class LaneDrafts:

@@ -33,6 +33,7 @@ class Family:
     whole_logits: Any
     vocabulary_slices: Any
     draft_params: Any
+    with_draft_mixer: Any
     draft_plane: Any
     with_draft_plane: Any
     absorb_rows: Any
@@ -57,6 +58,7 @@ FLASH_NEXT = Family(
     whole_logits=forward.whole_logits,
     vocabulary_slices=shards.vocabulary_slices,
     draft_params=mtp.draft_params,
+    with_draft_mixer=mtp.with_draft_mixer,
     draft_plane=mtp.draft_plane,
     with_draft_plane=mtp.with_draft_plane,
     absorb_rows=mtp.absorb_rows,

@@ -10,11 +10,15 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
+from fnx_jax.families.flash_next.cache import AttentionPages
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.forward import (
+    LayerState,
     Mixed,
     add_experts,
     folded_after,
@@ -23,13 +27,14 @@ from fnx_jax.families.flash_next.forward import (
     layer_states,
     mix_and_route,
 )
-from fnx_jax.families.flash_next.mtp import absorb_rows, draft_params, draft_plane, with_draft_plane
+from fnx_jax.families.flash_next.mtp import absorb_rows, draft_input, draft_params, draft_plane, with_draft_plane
 from fnx_jax.families.flash_next.params import ModelParams
 from fnx_jax.families.flash_next.residual import embed
 from fnx_jax.families.flash_next.shards import Shards
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.state import LaneState, pair_up
 from fnx_jax.mesh import SAME, on_ranks
+from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.sparse_attention import PageTable
 
 
@@ -43,6 +48,7 @@ class LayeredPrograms:
     second_half: Callable[..., Any]
     finish: Callable[..., Any]
     absorb: Callable[..., Any]
+    fuse: Callable[..., Any]
 
     def run_rows(
         self,
@@ -69,6 +75,31 @@ class LayeredPrograms:
             cache = with_draft_plane(cache, self.config, plane)
         return LaneState(cache=cache, streams_LRN=recent), streams
 
+    def draft_rows(
+        self,
+        params: ModelParams,
+        plane: AttentionPages,
+        streams: Float[Array, "B N"],
+        next_token_B: Int[Array, " B"],
+        places: RowPlaces,
+        pages_LP: Int[np.ndarray, "L P"],
+    ) -> tuple[AttentionPages, jax.Array]:
+        """Runs pairs through the draft layer, by the programs of the main model's attention layers. See mtp.py."""
+        assert params.mtp is not None
+        layer, (x, folded) = params.mtp.layer, self.fuse(draft_params(params), streams, next_token_B, pages_LP)
+        state, mixed = self.first_half(
+            x, layer, LayerState(mixer=plane, ngram=None), folded, _blank_rows(places, self.config), pages_LP, None
+        )
+        assert isinstance(state.mixer, AttentionPages)
+        return state.mixer, self.second_half(mixed, layer.moe)
+
+
+def _blank_rows(places: RowPlaces, config: FlashNextConfig) -> Rows:
+    """Rows of which a layer without n-grams reads the places alone."""
+    rows, layers = places.lane_B.shape[0], len(config.ngram_layers)
+    ngram_BLE = np.zeros((rows, layers, config.ngram_hidden if layers else 0), np.float32)
+    return Rows(token_B=np.zeros(rows, np.int32), places=places, ngram_BLE=ngram_BLE)
+
 
 def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: int) -> LayeredPrograms:
     """Binds the static facts."""
@@ -85,10 +116,18 @@ def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: 
         second_half=on_ranks(lambda mixed, moe: add_experts(mixed, moe, config, shards), mesh, same),
         finish=on_ranks(_finish, mesh, same, donate=(1,)),
         absorb=on_ranks(
-            lambda params, plane, *rest: absorb_rows(params, config, shards, plane, *rest, page),
+            partial(_absorb, config, shards, page),
             mesh,
             lambda params, plane, *rest: plane,
             donate=(1,),
+        ),
+        fuse=on_ranks(
+            lambda params, streams, token_B, pages_LP: (
+                draft_input(params, config, streams, token_B),
+                jnp.zeros((pages_LP.shape[0],), jnp.int32),
+            ),
+            mesh,
+            same,
         ),
     )
 
@@ -98,6 +137,10 @@ def _first_half(
 ):
     table = PageTable(pages_BP=pages_LP[rows.places.lane_B], page=page)
     return mix_and_route(streams, layer, config, shards, state, folded_L, rows.places, table, ngram_BE)
+
+
+def _absorb(config: FlashNextConfig, shards: Shards, page: int, params, plane, rows: Rows, before, pages_LP):
+    return absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
 
 
 def _finish(folded_L, streams_LRN, places, streams_BN):

@@ -22,6 +22,7 @@ from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.logprobs import row_logprobs
 from fnx_jax.lanes.scaled import OVER_VOCABULARY, Adjustments
 from fnx_jax.lanes.state import LaneState, pair_up
+from fnx_jax.lanes.stepped import stepped_drafter
 from fnx_jax.mesh import DEALT, SAME, on_ranks, place_dealt
 from fnx_jax.vocabulary_slices import Slices
 from pallas_kernels.row_tiles import ROW_TILE
@@ -38,7 +39,7 @@ class Programs:
     commit: (params, state, length_L) -> state, donated.
     draw, draw_adjusted: as in sampling; ids and adjustments over the vocabulary dealt as `deal_columns` does.
     finite: logits_Bv -> bool [B].
-    draft: (draft params, draft plane, streams_LRN, rows, pages_LP, valid_V, draws, confidence[, adjustments]) -> plane,
+    draft: (params, draft plane, streams_LRN, rows, pages_LP, valid_V, draws, confidence[, adjustments]) -> plane,
       chains, as in drafting.Drafter; the plane's buffers are taken over.
     logprobs: (logits_Bv, target_B) as in row_logprobs with its LOGPROBS_MOST likeliest ids; callers cut.
     """
@@ -102,27 +103,41 @@ def programs(
     """Binds the static facts; each program compiles on its first call.
 
     draft_blocks: blocks of 128 ids that drafts are drawn from, the first so many; None: all.
-    layered: `rows` drives the layers one by one, which compiles a kind of layer once; else it is one program.
+    layered: `rows` drives the layers one by one, which compiles a kind of layer once, and `draft` one draft after the
+      other; else each is one program.
     """
-    one = on_ranks(
-        partial(run_rows, family, config, shards, page), mesh, lambda params, state, *rest: (state, SAME), donate=(1,)
-    )
-    slices = family.vocabulary_slices(config, shards)
-    drafter = Drafter(family, config, shards, page, family.draft_slices(config, shards, draft_blocks))
+    slices, draft_slices = family.vocabulary_slices(config, shards), family.draft_slices(config, shards, draft_blocks)
     same, dealt = lambda *layouts: SAME, lambda *layouts: DEALT if mesh.size > 1 else SAME
+    logits = on_ranks(partial(run_logits, family, config, shards), mesh, dealt)
+    draw = on_ranks(partial(sampling.draw, slices=slices), mesh, same)
+    draw_adjusted = on_ranks(partial(sampling.draw_adjusted, slices=slices), mesh, same)
+    if layered:
+        layers = layered_programs(config, shards, mesh, page)
+        drafter = stepped_drafter(family, config, shards, mesh, layers, draft_slices, logits, draw, draw_adjusted)
+        rows, draft = layers.run_rows, drafter.run
+    else:
+        rows = on_ranks(
+            partial(run_rows, family, config, shards, page),
+            mesh,
+            lambda params, state, *rest: (state, SAME),
+            donate=(1,),
+        )
+        chain = Drafter(family, config, shards, page, draft_slices).run
+        chain = on_ranks(chain, mesh, lambda params, plane, *rest: (plane, SAME), donate=(1,))
+        draft = lambda params, *rest: chain(family.draft_params(params), *rest)  # noqa: E731
     return Programs(
-        rows=layered_programs(config, shards, mesh, page).run_rows if layered else one,
+        rows=rows,
         tile=on_ranks(lambda streams, first: jax.lax.dynamic_slice_in_dim(streams, first, ROW_TILE), mesh, same),
-        logits=on_ranks(partial(run_logits, family, config, shards), mesh, dealt),
+        logits=logits,
         whole=on_ranks(lambda logits: family.whole_logits(logits, config, shards), mesh, same),
         commit=on_ranks(
             partial(state.commit, family, config, shards), mesh, lambda params, state, length: state, donate=(1,)
         ),
-        draw=on_ranks(partial(sampling.draw, slices=slices), mesh, same),
-        draw_adjusted=on_ranks(partial(sampling.draw_adjusted, slices=slices), mesh, same),
+        draw=draw,
+        draw_adjusted=draw_adjusted,
         logprobs=on_ranks(
             lambda logits, target: row_logprobs(logits, target, LOGPROBS_MOST, slices=slices), mesh, same
         ),
         finite=on_ranks(partial(sampling.finite_rows, slices=slices), mesh, same),
-        draft=on_ranks(drafter.run, mesh, lambda params, plane, *rest: (plane, SAME), donate=(1,)),
+        draft=draft,
     )

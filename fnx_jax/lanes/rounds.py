@@ -109,7 +109,6 @@ class DeviceSteps:
             self.layered,
             self.draft_blocks,
         )
-        self._draft_params = device.family.draft_params(device.params)
         self.kept, self.state_bytes, self.page_bytes = None, self.sizes.state, self.sizes.page
         if self.slots:
             parts = (device.family, device.config, device.shards, device.mesh, device.params)
@@ -164,7 +163,7 @@ class DeviceSteps:
         adjusted = [self._adjustments(tile)] if any(map(is_adjusted, tile.draws)) else []
         try:
             plane, chains = self.programs.draft(
-                self._draft_params,
+                device.params,
                 plane,
                 self.state.streams_LRN,
                 chain_rows(plan, tile),

@@ -1,18 +1,21 @@
 """Host side: every rank but 0. It does what rank 0 says, as long as rank 0 is there. Read next: leader.py."""
 
+import logging
 import socket
 import time
 from collections.abc import Callable
 
+from fnx_jax.engine.steps import DraftPlan
 from fnx_jax.ranks.channel import Channel
 from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.handshake import compare, greet
 from fnx_jax.ranks.link import Link
-from fnx_jax.ranks.messages import Commit, CopyPage, End, Keep, Ready, Restore, Round, Service
+from fnx_jax.ranks.messages import Commit, CopyPage, Draft, End, Keep, Ready, Restore, Round, Service
 from fnx_jax.ranks.steps import Called
 
 RETRY_S = 0.2
+logger = logging.getLogger(__name__)
 
 
 def join(
@@ -60,7 +63,7 @@ def follow(link: Link, steps: Called, silence_s: float) -> None:
     """Makes every call that rank 0 makes, in its order, until rank 0 ends.
 
     Args: silence_s: when rank 0 is lost once all serve.
-    Raises: RankLost, and what a call raises.
+    Raises: RankLost, and what a call raises, but for drafts, whose failure costs rank 0 no more either.
     """
     link.send(Ready())
     while True:
@@ -69,6 +72,8 @@ def follow(link: Link, steps: Called, silence_s: float) -> None:
                 link.expect_signs(silence_s)
             case Round(plan):
                 steps.round(plan)
+            case Draft(plan):
+                _draft(steps, plan)
             case Commit(length):
                 steps.commit(length)
             case Keep(lane, length, slot):
@@ -81,3 +86,10 @@ def follow(link: Link, steps: Called, silence_s: float) -> None:
                 return link.close()
             case message:
                 raise RankLost(f"rank 0 sent a {type(message).__name__} to one that follows")
+
+
+def _draft(steps: Called, plan: DraftPlan) -> None:
+    try:
+        steps.draft(plan)
+    except Exception as error:
+        logger.warning("drafts failed here: %s: %s", type(error).__name__, error)

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fnx_jax.engine.steps import RoundPlan, Steps
+from fnx_jax.engine.steps import DraftPlan, RoundPlan, Steps
 from fnx_jax.ranks.errors import RankLost
 
 DTYPES = ("int32", "float32", "bool")
 SMALL = 1 << 20
-"""Bytes of any message but a round's at most."""
+"""Bytes of any message at most, but of rounds and drafts."""
 
 
 class Facts(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -43,6 +43,12 @@ class Round(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Rank 0 runs this round now."""
 
     plan: RoundPlan
+
+
+class Draft(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Rank 0 drafts now."""
+
+    plan: DraftPlan
 
 
 class Commit(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -87,7 +93,7 @@ class Left(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     why: str
 
 
-AnyMessage = Facts | Service | Ready | Beat | Round | Commit | Keep | Restore | CopyPage | Stop | End | Left
+AnyMessage = Facts | Service | Ready | Beat | Round | Draft | Commit | Keep | Restore | CopyPage | Stop | End | Left
 
 
 def encode(message: AnyMessage) -> bytes:
@@ -104,7 +110,7 @@ def decode(data: bytes | bytearray) -> AnyMessage:
 
 
 def most_bytes(steps: Steps) -> int:
-    """Returns what the largest round takes: every row drawn, each with counts, seen ids and a bias."""
+    """Returns what the largest round takes, or all lanes' drafts: each row drawn, with counts, seen ids and a bias."""
     per_row = 4 * (steps.history + 3) + 9 * steps.vocabulary + 1024
     return SMALL + steps.max_rows * per_row + 4 * steps.lanes * -(-steps.context // steps.page)
 

@@ -4,9 +4,9 @@ from typing import Protocol
 
 import numpy as np
 
-from fnx_jax.engine.steps import RoundOutput, RoundPlan, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan, Steps
 from fnx_jax.ranks.leader import Leader
-from fnx_jax.ranks.messages import Commit, CopyPage, Keep, Restore, Round
+from fnx_jax.ranks.messages import Commit, CopyPage, Draft, Keep, Restore, Round
 
 
 class Called(Protocol):
@@ -14,6 +14,10 @@ class Called(Protocol):
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Runs a round."""
+        ...
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Drafts for some lanes."""
         ...
 
     def commit(self, length_L: np.ndarray) -> None:
@@ -44,6 +48,7 @@ class LeaderSteps:
         self.lanes, self.row_tile, self.max_rows = steps.lanes, steps.row_tile, steps.max_rows
         self.context, self.page, self.pages = steps.context, steps.page, steps.pages
         self.vocabulary, self.history = steps.vocabulary, steps.history
+        self.draft_depth = steps.draft_depth
         self.slots, self.state_bytes, self.page_bytes = steps.slots, steps.state_bytes, steps.page_bytes
         self._steps, self._leader = steps, leader
 
@@ -51,6 +56,11 @@ class LeaderSteps:
         """Runs a round on all ranks. Raises RankLost, and whatever the device raises."""
         self._leader.send(Round(plan))
         return self._steps.round(plan)
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        """Drafts on all ranks. Raises as `round`."""
+        self._leader.send(Draft(plan))
+        return self._steps.draft(plan)
 
     def commit(self, length_L: np.ndarray) -> None:
         """Commits on all ranks. Raises as `round`."""

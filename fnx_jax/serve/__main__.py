@@ -62,6 +62,11 @@ flags.DEFINE_integer(
     "prompt_cache_min_tokens", 256, "Least tokens between two kept states of a prompt.", 1, flag_values=FLAGS
 )
 flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
+flags.DEFINE_bool("drafts", True, "Load the draft head, where there is one, and draft.", flag_values=FLAGS)
+flags.DEFINE_integer("mtp_drafts", 15, "Drafts of a chain at most.", 1, 15, flag_values=FLAGS)
+flags.DEFINE_string(
+    "draft_vocabulary", "622", "Blocks of 128 ids that drafts are drawn from, or: all.", flag_values=FLAGS
+)
 flags.DEFINE_integer("max_body_mb", 32, "Largest request body.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_n", 16, "Largest n of a request.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("default_max_tokens", None, "Reply limit where a request has none.", 1, flag_values=FLAGS)
@@ -145,6 +150,9 @@ def model_settings() -> ModelSettings:
         raise UsageError(f"--max_rows={FLAGS.max_rows}: a multiple of 16 was wanted")
     if FLAGS.tp & (FLAGS.tp - 1):
         raise UsageError(f"--tp={FLAGS.tp}: a power of two was wanted")
+    blocks = FLAGS.draft_vocabulary
+    if blocks != "all" and not (blocks.isdecimal() and int(blocks)):
+        raise UsageError(f"--draft_vocabulary={blocks}: all, or at least 1 block was wanted")
     return ModelSettings(
         folder=Path(FLAGS.model),
         devices=FLAGS.tp,
@@ -152,6 +160,9 @@ def model_settings() -> ModelSettings:
         context=FLAGS.context,
         max_rows=FLAGS.max_rows,
         dtype=FLAGS.dtype,
+        drafts=FLAGS.drafts,
+        mtp_drafts=FLAGS.mtp_drafts,
+        draft_vocabulary=None if blocks == "all" else int(blocks),
         prompt_cache_bytes=None if FLAGS.prompt_cache_gib is None else int(FLAGS.prompt_cache_gib * 2**30),
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,
@@ -164,6 +175,7 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
     import jax
 
     from fnx_jax.compilations import CompilationCounter
+    from fnx_jax.engine.drafts import policy_for
     from fnx_jax.engine.limits import EngineConfig
     from fnx_jax.engine.loop import Engine
 
@@ -182,7 +194,8 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         prompt_cache_min_tokens=FLAGS.prompt_cache_min_tokens,
     )
     steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
-    engine: EngineClient = Engine(steps, config, on_record=start.on_round).start()
+    drafter = policy_for(steps)
+    engine: EngineClient = Engine(steps, config, on_record=start.on_round, drafter=drafter).start()
     if leader is not None:
         leader.wait_ready()
         engine = LedEngine(engine, leader)
@@ -203,7 +216,9 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
             "dtype": FLAGS.dtype or "served",
             "prompt_cache_states": model.steps.slots,
             "prompt_cache_min_tokens": config.prompt_cache_min_tokens,
+            "mtp_drafts": model.steps.draft_depth,
         },
+        drafts=model.steps.draft_depth > 0,
         counters=lambda: _counters(compilations.count, leader),
     )
 

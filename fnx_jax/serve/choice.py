@@ -26,7 +26,8 @@ class Choice:
     """One of a request's replies.
 
     index: its place in the answer. request: what the engine was asked. seed: as the caller knows it.
-    tokens, logprobs, deltas: all so far. prompt_logprobs: once the prompt is filled. finish: once it has ended.
+    drafted, accepted: drafts tested for it, and those that became its tokens. tokens, logprobs, deltas: all so far.
+    prompt_logprobs: once the prompt is filled. finish: once it has ended.
     cached_tokens: of the prompt, not run again.
     """
 
@@ -35,6 +36,7 @@ class Choice:
         self.request = request
         self.seed = request.sampling.seed
         self.transcript = transcript
+        self.drafted = self.accepted = 0
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.deltas: list[Delta] = []
@@ -54,6 +56,8 @@ class Choice:
             self.prompt_logprobs = emission.prompt_logprobs
         self.cached_tokens = emission.cached_tokens
         logprobs = emission.logprobs or ()
+        self.drafted += emission.drafted
+        self.accepted += emission.accepted
         self.tokens += emission.tokens
         self.logprobs += logprobs
         self.deltas += deltas

@@ -140,10 +140,27 @@ class _EngineCollector(Collector):
             family = CounterMetricFamily(name, says, labels=LABELS)
             family.add_metric(list(self._labels.values()), value)
             yield family
+        if status.drafted:
+            yield from self._drafts(status)
         ended = CounterMetricFamily("vllm:request_success", "Ended requests.", labels=(*LABELS, "finished_reason"))
         for reason, count in status.finished.items():
             ended.add_metric([*self._labels.values(), reason], count)
         yield ended
+
+    def _drafts(self, status: EngineStatus) -> Iterable[Metric]:
+        for name, says, value in (
+            ("drafts", "Windows that tested drafts.", status.draft_windows),
+            ("draft_tokens", "Drafts tested.", sum(status.drafted)),
+            ("accepted_tokens", "Drafts that became tokens.", sum(status.accepted)),
+        ):
+            family = CounterMetricFamily(f"vllm:spec_decode_num_{name}", says, labels=LABELS)
+            family.add_metric(list(self._labels.values()), value)
+            yield family
+        name, says = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted drafts by their place in the window."
+        by_place = CounterMetricFamily(name, says, labels=(*LABELS, "position"))
+        for place, accepted in enumerate(status.accepted):
+            by_place.add_metric([*self._labels.values(), str(place)], accepted)
+        yield by_place
 
     def _gauge(self, name: str, says: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, says, labels=LABELS)

@@ -58,12 +58,14 @@ class Limits:
     """What bounds a request. context: positions a prompt and its reply share. vocabulary: ids. max_n: replies.
 
     default_max_tokens: reply limit where the request gives none, None for all the room.
+    drafts: whether the server can make any.
     """
 
     context: int
     vocabulary: int
     max_n: int
     default_max_tokens: int | None = None
+    drafts: bool = True
 
 
 def fresh_seed() -> int:
@@ -98,6 +100,8 @@ def sampling_params(
         raise refuse("n", f"must be at most {limits.max_n}")
     if least > max_tokens:
         raise refuse("min_tokens", f"must be at most the reply limit of {max_tokens}")
+    if fields.get("draft") and not limits.drafts:
+        raise refuse("draft", "must not be true: this server makes no drafts")
     bias, stop_ids = fields.get("logit_bias", ()), fields.get("stop_token_ids", ())
     check_ids("logit_bias", [token for token, _ in bias], limits.vocabulary)
     check_ids("stop_token_ids", stop_ids, limits.vocabulary)

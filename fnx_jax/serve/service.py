@@ -32,8 +32,8 @@ class LoadedModel:
     name: served where the settings name nothing else. context: positions of a prompt and its reply together.
     vocabulary: ids the engine takes. digest: of the checkpoint's files. fingerprint: what the bits depend on.
     devices: one text each. memory: of each device, in bytes. cache: label values of `vllm:cache_config_info`.
-    config: other resolved choices of the run, for `/v1/server_info`. counters: name to running total, published as
-    `fnx:name`; called from the event loop, must not wait.
+    config: other resolved choices of the run, for `/v1/server_info`. drafts: whether any can be made.
+    counters: name to running total, published as `fnx:name`; called from the event loop, must not wait.
     """
 
     name: str
@@ -47,6 +47,7 @@ class LoadedModel:
     memory: Mapping[str, Any] = field(default_factory=dict)
     cache: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    drafts: bool = True
     counters: Callable[[], Mapping[str, float]] = dict
 
 
@@ -99,7 +100,9 @@ class Service:
     def limits(self) -> Limits:
         """What bounds a request now."""
         model = self.ready()
-        return Limits(model.context, model.vocabulary, self.settings.max_n, self.settings.default_max_tokens)
+        return Limits(
+            model.context, model.vocabulary, self.settings.max_n, self.settings.default_max_tokens, model.drafts
+        )
 
     def check_model(self, fields: Fields) -> str:
         """The name a reply carries. Raises: ApiError 404 for a model that isn't served."""

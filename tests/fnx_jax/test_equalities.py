@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from fnx_jax.compilations import CompilationCounter
+from fnx_jax.engine.drafting.settings import DraftSettings
+from fnx_jax.engine.drafts import policy_for
+from fnx_jax.engine.fixed_depth import FixedDepth
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
@@ -64,6 +67,24 @@ def test_concurrent_streams_equal_solo(rows, demo_model, alone):
     assert any(tile.mixed for tile in tiles), "UNCHECKED: no tile held prompt and decode rows"
 
 
+@pytest.mark.parametrize("depth", [1, 4, 15])
+def test_drafted_streams_equal_plain(depth, demo_model, alone):
+    engine = Engine(demo_model.steps, EngineConfig(prefill_chunk=17, stall_rows=5), drafter=FixedDepth(depth))
+    assert replies(engine, requests(6)) == alone
+    status = engine.status()
+    rejected = [drafted - accepted for drafted, accepted in zip(status.drafted, status.accepted, strict=True)]
+    assert status.accepted[0] and rejected[0], "UNCHECKED: no draft was accepted, or none rejected"
+    tiles = [tile for record in engine.records for tile in record.tiles]
+    assert any(sum(lane.verify > 0 for lane in tile.lanes) > 1 for tile in tiles), "UNCHECKED: no lanes shared a tile"
+
+
+def test_the_drafter_that_serves_changes_nothing(demo_model, alone):
+    settings = DraftSettings(plain_guard=False)  # it shall draft whatever the clock says
+    engine = Engine(demo_model.steps, drafter=policy_for(demo_model.steps, settings))
+    assert replies(engine, requests(6)) == alone
+    assert engine.status().draft_windows, "UNCHECKED: nothing was drafted"
+
+
 def test_every_token_stands_in_one_round_record(demo_model):
     engine = Engine(demo_model.steps)
     found = replies(engine, requests(4, tokens=6))
@@ -102,7 +123,7 @@ def test_prompt_logprobs_do_not_depend_on_chunks(demo_model):
 def test_traffic_compiles_nothing(demo_model):
     warm_up(demo_model.steps)
     rng, kinds = np.random.default_rng(0), list(SAMPLINGS.values())
-    engine = Engine(demo_model.steps, EngineConfig(prefill_chunk=40)).start()
+    engine = Engine(demo_model.steps, EngineConfig(prefill_chunk=40), drafter=FixedDepth(3)).start()
     ends = []
     counter = CompilationCounter()
     for i in range(100):
@@ -117,6 +138,7 @@ def test_traffic_compiles_nothing(demo_model):
     counter.close()
     assert len(ends) == 100 and not [end for end in ends if end.reason == "error"]
     assert counter.count == 0
+    assert engine.status().draft_windows
 
 
 def test_the_counter_counts():

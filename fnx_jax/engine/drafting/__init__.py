@@ -1,1 +1,5 @@
-"""Host side: how many drafts a lane makes and tests."""
+"""Host side: how many drafts a lane makes and tests, so that drafts never cost anything.
+
+Read: streams.py (what the engine hands in and gets back), policy.py (the decisions), then what they rest on:
+acceptance.py, costs.py, allocate.py, guard.py, copies.py. `experiments.draft_policy` drives all of it on traces.
+"""

@@ -66,6 +66,11 @@ class Outcome:
 class Drafter(Protocol):
     """Who decides on drafts. Called in this order, once a round: windows, note_round, depths, note_draft."""
 
+    @property
+    def confidence(self) -> float:
+        """Where the head shall end a chain, as in steps.DraftPlan."""
+        ...
+
     def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
         """One window for each stream, in order; none crosses a tile border where the rows are laid one by one."""
         ...

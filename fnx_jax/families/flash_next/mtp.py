@@ -58,6 +58,20 @@ def draft_params(params: ModelParams) -> ModelParams:
     return replace(params, layers=())
 
 
+def with_draft_mixer(params: ModelParams) -> ModelParams:
+    """The parameters with the head's mixer as the final one: the main head then yields draft logits."""
+    assert params.mtp is not None
+    return replace(params, mixer=params.mtp.mixer)
+
+
+def draft_input(
+    params: ModelParams, config: FlashNextConfig, streams: Float[Array, "B N"], next_token_B: Int[Array, " B"]
+) -> Float[Array, "B N"]:
+    """The draft layer's streams from those before it and the next token."""
+    assert params.mtp is not None
+    return fuse_input(params.mtp, config, streams, params.embedding[next_token_B].astype(jnp.float32))
+
+
 def absorb_rows(
     params: ModelParams,
     config: FlashNextConfig,
@@ -80,7 +94,7 @@ def absorb_rows(
         position_B=jnp.maximum(places.position_B - 1, 0),
         live_B=places.live_B & (places.position_B > 0),
     )
-    streams = fuse_input(params.mtp, config, before, _embedded(params, rows.token_B))
+    streams = draft_input(params, config, before, rows.token_B)
     x, _ = read(streams, layer.mixer_hyper, config.streams, config.norm_eps)
     projected = project(x, params.mtp.layer.mixer, config, shards, pairs.position_B)
     table = PageTable(pages_BP=pages_LP[places.lane_B], page=page)
@@ -101,7 +115,7 @@ def draft_rows(
     """Runs pairs (streams, next token) through the draft layer. Returns its pages and its streams X."""
     assert params.mtp is not None
     table = PageTable(pages_BP=pages_LP[places.lane_B], page=page)
-    x = fuse_input(params.mtp, config, streams, _embedded(params, next_token_B))
+    x = draft_input(params, config, streams, next_token_B)
     state = LayerState(mixer=plane, ngram=None)
     unused_folded = jnp.zeros((pages_LP.shape[0],), jnp.int32)
     state, mixed = mix_and_route(x, params.mtp.layer, config, shards, state, unused_folded, places, table, None)
@@ -119,7 +133,3 @@ def draft_logits(
     assert params.mtp is not None
     hidden = read_mixed(streams, params.mtp.mixer, config.streams, config.norm_eps)[0]
     return jnp.where(slices.padding(), -jnp.inf, linear(hidden, leading_outputs(params.head, slices.width)))
-
-
-def _embedded(params: ModelParams, token_B: Int[Array, " B"]) -> Float[Array, "B D"]:
-    return params.embedding[token_B].astype(jnp.float32)

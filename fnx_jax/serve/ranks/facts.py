@@ -44,7 +44,9 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "context": "default" if settings.context is None else str(settings.context),
         "max_rows": str(settings.max_rows),
         "page": str(PAGE),
-        "draft_head": str(settings.draft_head),
+        "drafts": str(settings.drafts),
+        "mtp_drafts": str(settings.mtp_drafts),
+        "draft_vocabulary": "all" if settings.draft_vocabulary is None else str(settings.draft_vocabulary),
         "prompt_cache": "default" if settings.prompt_cache_bytes is None else str(settings.prompt_cache_bytes),
         "self_test": str(settings.self_test),
     }

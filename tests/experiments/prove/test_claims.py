@@ -18,7 +18,7 @@ REST = [
     Result(Cell(chunk=5), evidence=MIXED),
     Result(Cell(tp=2), evidence=MIXED),
 ]
-NOT_RUN = [Cell(start="resumed"), Cell(place="offloaded"), Cell(prefill="deep"), Cell(drafts="head", streams=2)]
+NOT_RUN = [Cell(start="resumed"), Cell(place="offloaded"), Cell(prefill="deep")]
 
 
 def lines(results, not_run=NOT_RUN):
@@ -27,7 +27,7 @@ def lines(results, not_run=NOT_RUN):
 
 def test_what_waits_for_a_feature_is_unchecked_by_name_and_expected():
     found = waiting(NOT_RUN)
-    assert [u.what for u in found] == ["start=resumed", "place=offloaded", "prefill=deep", "drafts=head"]
+    assert [u.what for u in found] == ["start=resumed", "place=offloaded", "prefill=deep"]
     assert all(u.expected and u.why.startswith("comes with ") for u in found)
     assert green(tally([COMPANY, *REST], NOT_RUN), found)
 
@@ -38,7 +38,6 @@ def test_what_waits_for_a_feature_is_unchecked_by_name_and_expected():
         ("engine", "prompt_cache", "start=resumed"),
         ("load", "prompt_cache_gib", "start=resumed"),
         ("load", "offload_experts", "place=offloaded"),
-        ("device", "draft", "drafts=head"),
         ("engine", "deep_prefill_rows", "prefill=deep"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fnx_jax.engine.fake import FakeSteps
-from fnx_jax.engine.steps import RoundOutput, RoundPlan
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan
 from fnx_jax.ranks.follower import join
 from fnx_jax.ranks.group import Group
 from fnx_jax.ranks.leader import Leader
@@ -88,12 +88,16 @@ class RecordedSteps(FakeSteps):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self.plans: list[RoundPlan] = []
+        self.plans: list[RoundPlan | DraftPlan] = []
         self.commits: list[np.ndarray] = []
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         self.plans.append(plan)
         return super().round(plan)
+
+    def draft(self, plan: DraftPlan) -> DraftOutput:
+        self.plans.append(plan)
+        return super().draft(plan)
 
     def commit(self, length_L: np.ndarray) -> None:
         self.commits.append(length_L)

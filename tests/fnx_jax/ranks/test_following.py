@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fnx_jax.engine.fake import FakeSteps, Faults
+from fnx_jax.engine.fixed_depth import FixedDepth
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
+from fnx_jax.engine.steps import DraftPlan
 from fnx_jax.ranks.channel import Channel
 from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.follower import follow
@@ -33,7 +36,7 @@ def said(replies: dict) -> dict:
 
 
 def test_both_ranks_run_the_same_rounds_and_end_together():
-    mine, theirs = RecordedSteps(), RecordedSteps()
+    mine, theirs = RecordedSteps(draft_depth=5), RecordedSteps(draft_depth=5)
     leader, link, lost_by_zero, lost_by_one = pair(group())
 
     def other() -> None:
@@ -43,14 +46,33 @@ def test_both_ranks_run_the_same_rounds_and_end_together():
     following = Thread(other)
     leader.wait_ready()
     steps = LeaderSteps(mine, leader)
-    replies = Engine(steps).run(REQUESTS)
+    replies = Engine(steps, drafter=FixedDepth(3)).run(REQUESTS)
     steps.commit(np.arange(4, dtype=np.int32))
     leader.end()
     following.result()
     assert said(replies) == said(Engine(RecordedSteps()).run(REQUESTS))
-    assert len(mine.plans) > 5 and same(tuple(mine.plans), tuple(theirs.plans))
+    assert len(mine.plans) > 5 and any(isinstance(plan, DraftPlan) for plan in mine.plans)
+    assert same(tuple(mine.plans), tuple(theirs.plans))
     assert same(tuple(mine.commits), tuple(theirs.commits)) and len(theirs.commits) == 1
     assert not lost_by_zero.told and not lost_by_one.told
+
+
+def test_drafts_that_fail_on_the_other_rank_end_nothing(caplog):
+    mine, theirs = RecordedSteps(draft_depth=5), FakeSteps(draft_depth=5, faults=Faults(fail_drafts=frozenset({0})))
+    leader, link, lost_by_zero, _ = pair(group())
+
+    def other() -> None:
+        link.allow(most_bytes(theirs))
+        follow(link, theirs, 1.0)
+
+    following = Thread(other)
+    leader.wait_ready()
+    replies = Engine(LeaderSteps(mine, leader), drafter=FixedDepth(3)).run(REQUESTS[:1])
+    leader.end()
+    following.result()
+    assert said(replies) == said(Engine(RecordedSteps(draft_depth=5), drafter=FixedDepth(3)).run(REQUESTS[:1]))
+    assert theirs.draft_calls > 1 and not lost_by_zero.told
+    assert any("drafts failed here" in record.getMessage() for record in caplog.records)
 
 
 def test_a_follower_may_ask_rank_0_to_stop():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fnx_jax.engine.fake import FakeSteps
-from fnx_jax.engine.steps import Draw, RoundPlan, Score
+from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw, RoundPlan, Score
 from fnx_jax.ranks.errors import RankLost
-from fnx_jax.ranks.messages import Beat, Commit, Round, decode, encode, most_bytes
+from fnx_jax.ranks.messages import Beat, Commit, Draft, Round, decode, encode, most_bytes
 
 VOCABULARY = 64
 
@@ -55,6 +55,13 @@ def same(one, other) -> bool:
 def test_a_plan_comes_back_bit_for_bit(history):
     sent, message = plan(history=history), decode(encode(Round(plan(history=history))))
     assert isinstance(message, Round) and same(sent, message.plan)
+
+
+def test_a_plan_of_drafts_comes_back_bit_for_bit():
+    rows = tuple(DraftRow(lane=lane, position=7, token=3, draw=draw, depth=4) for lane, draw in enumerate(plan().draws))
+    sent = DraftPlan(rows, plan().pages_LP, confidence=0.1)
+    message = decode(encode(Draft(sent)))
+    assert isinstance(message, Draft) and same(sent, message.plan)
 
 
 def test_a_difference_in_one_element_is_seen():

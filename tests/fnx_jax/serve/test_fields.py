@@ -1,6 +1,7 @@
 """The field table: every field is honoured or refused, in its range, with its name in the fault."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -175,6 +176,14 @@ def test_seed_is_kept_or_drawn():
 )
 def test_values_must_suit_the_model(values, param):
     assert fault(sampling_params, read(**values), NEUTRAL, LIMITS, (), 10).param == param
+
+
+def test_drafts_may_be_asked_for_only_where_there_are_some():
+    none = replace(LIMITS, drafts=False)
+    error = fault(sampling_params, read(draft=True), NEUTRAL, none, (), 10)
+    assert (error.param, error.status) == ("draft", 400)
+    for draft, limits in ((False, none), (None, none), (True, LIMITS)):
+        assert sampling_params(read(draft=draft), NEUTRAL, limits, (), 10).draft == (draft is not False)
 
 
 def test_reply_limit_fills_the_context():

@@ -52,6 +52,24 @@ def test_counters_and_times_move_with_the_work():
         assert moved["vllm:iteration_tokens_total_count"] == moved["fnx:rounds_total"]
 
 
+def test_drafts_are_counted_by_place_and_told_in_usage():
+    with running() as server:
+        server.script.say("</think>Hello, how are you?", draft=2)
+        details = server.chat(max_tokens=50).json()["usage"]["completion_tokens_details"]
+        found = scrape(server)
+    accepted, rejected = details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]
+    assert accepted > 2 and not rejected  # the script knows what comes
+    spec = "vllm:spec_decode_num_"
+    assert found[f"{spec}draft_tokens_total"] == found[f"{spec}accepted_tokens_total"] == accepted
+    assert found[f"{spec}accepted_tokens_per_pos_total/0"] == found[f"{spec}drafts_total"]
+    assert sum(found[f"{spec}accepted_tokens_per_pos_total/{place}"] for place in range(2)) == accepted
+
+
+def test_a_reply_without_drafts_tells_of_none(server):
+    server.script.say("</think>Hello")
+    assert "accepted_prediction_tokens" not in server.chat().json()["usage"]["completion_tokens_details"]
+
+
 def test_gauges_show_running_waiting_and_pages():
     with running(lanes=1) as server:
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")

@@ -25,7 +25,9 @@ def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
         ("lanes", dict(lanes=5)),
         ("context", dict(context=100)),
         ("dtype", dict(dtype="float32")),
-        ("draft_head", dict(draft_head=True)),
+        ("drafts", dict(drafts=False)),
+        ("mtp_drafts", dict(mtp_drafts=3)),
+        ("draft_vocabulary", dict(draft_vocabulary=None)),
         ("self_test", dict(self_test=False)),
     ],
 )

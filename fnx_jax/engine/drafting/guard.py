@@ -1,0 +1,80 @@
+"""Host side: what of one width decides between drafted and plain rounds. Read next: policy.py."""
+
+from collections import deque
+
+from fnx_jax.engine.drafting.settings import DraftSettings
+
+
+class Waits:
+    """Rounds until the next try: twice as many after each that failed, half as many after each that did not."""
+
+    def __init__(self, first: int, most: int):
+        self._first, self._most = first, most
+        self._wait = self._left = first
+
+    def due(self) -> bool:
+        """Counts a round; whether the wait is over."""
+        self._left -= 1
+        return self._left < 0
+
+    def failed(self) -> None:
+        """The try did not pay."""
+        self._wait = min(self._most, 2 * self._wait)
+        self._left = self._wait
+
+    def landed(self) -> None:
+        """The try paid; the next one may come at once."""
+        self._wait = max(self._first, self._wait // 2)
+        self._left = 0
+
+    def reset(self) -> None:
+        """Nothing is known against tries any more."""
+        self._wait = self._left = self._first
+
+
+class RateGuard:
+    """Compares the tokens per millisecond that drafted rounds made with those of plain ones."""
+
+    def __init__(self, settings: DraftSettings):
+        self._settings = settings
+        self._drafted: deque[tuple[int, float]] = deque(maxlen=settings.rate_rounds)
+        self._plain: deque[tuple[int, float]] = deque(maxlen=settings.rate_rounds)
+        self._waits = Waits(settings.plain_wait_first, settings.plain_wait_most)
+        self._open = True
+
+    def allows(self) -> bool:
+        """Whether the next round may have drafts; asked once a round. Never False for more than the longest wait."""
+        if not self._open and self._waits.due():
+            self._open = True
+            self._drafted.clear()
+        return self._open
+
+    def note(self, drafted: bool, tokens: int, ms: float) -> None:
+        """Takes a round, its draft call included."""
+        (self._drafted if drafted else self._plain).append((tokens, ms))
+        if not drafted or not self._open or not self._plain or len(self._drafted) < self._settings.rate_trial:
+            return
+        if _rate(self._drafted) < self._settings.plain_margin * _rate(self._plain):
+            self._open = False
+            self._waits.failed()
+        elif len(self._drafted) == self._settings.rate_rounds:
+            self._waits.reset()
+
+
+class Guard:
+    """The state of one width, of all streams that ever ran at it.
+
+    probes: until the next probe while plain rounds win. deeper: drafted rounds since one went deeper.
+    unrefreshed: drafted rounds since a plain one. untimed: rounds before the first whose time is known.
+    """
+
+    def __init__(self, settings: DraftSettings):
+        self.probes = Waits(settings.plain_wait_first, settings.plain_wait_most)
+        self.rates = RateGuard(settings) if settings.rate_guard else None
+        self.deeper = 0
+        self.unrefreshed = 0
+        self.untimed = 0
+
+
+def _rate(rounds: deque[tuple[int, float]]) -> float:
+    return sum(tokens for tokens, _ in rounds) / sum(ms for _, ms in rounds)

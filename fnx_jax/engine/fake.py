@@ -77,6 +77,7 @@ class FakeSteps:
         self.lanes, self.row_tile, self.max_rows, self.context = lanes, row_tile, max_rows, context
         self.page, self.vocabulary, self.history = page, vocabulary, history
         self.pages = lanes * -(-context // page) if pages is None else pages
+        self.owner: object = None
         self.slots, self.state_bytes, self.page_bytes = slots, 1000, 10 * page
         self.draft_depth = draft_depth
         self.rounds = self.draft_calls = self.keeps = self.restores = 0

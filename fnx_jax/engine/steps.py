@@ -138,7 +138,8 @@ class Steps(Protocol):
     vocabulary: ids; history: previous tokens a row needs.
     draft_depth: drafts of a chain at most, below row_tile; 0 where there is no draft head.
     slots: kept states there is room for beside their pages, 0 for none. state_bytes, page_bytes: of a kept state
-    without its pages and of a page, on all devices.
+    without its pages and of a page, on all devices. owner: whoever wrote its pages and slots last; what another one
+    kept there is gone. Whoever begins to use them puts itself there.
     """
 
     lanes: int
@@ -153,6 +154,7 @@ class Steps(Protocol):
     slots: int
     state_bytes: int
     page_bytes: int
+    owner: object
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Runs one round and waits for it."""

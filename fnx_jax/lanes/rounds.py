@@ -90,6 +90,7 @@ class DeviceSteps:
     row_tile: int = ROW_TILE
     slots: int = 0
     sizes: KeptSizes = KeptSizes(0, 0)
+    owner: object = None
     kept: KeptStates | None = field(init=False)
     state_bytes: int = field(init=False)
     page_bytes: int = field(init=False)

@@ -49,6 +49,7 @@ class LeaderSteps:
         self.context, self.page, self.pages = steps.context, steps.page, steps.pages
         self.vocabulary, self.history = steps.vocabulary, steps.history
         self.draft_depth = steps.draft_depth
+        self.owner: object = None
         self.slots, self.state_bytes, self.page_bytes = steps.slots, steps.state_bytes, steps.page_bytes
         self._steps, self._leader = steps, leader
 

@@ -63,6 +63,7 @@ class Reuse:
 
     def find(self, request: Request, total: int) -> Start | None:
         """Makes room for a request of `total` pages, and says where it may start. None where lanes hold too much."""
+        self._own()
         entry = self._match(request)
         if entry is not None:
             taken = self.pool.shareable(entry.length)
@@ -131,6 +132,16 @@ class Reuse:
             failed=self._failed,
         )
 
+    def _own(self) -> None:
+        """Forgets what was kept before someone else used the pages and the slots."""
+        if self.steps.owner is not self:
+            self.steps.owner = self
+            self._drop_all()
+
+    def _drop_all(self) -> None:
+        for entry in list(self.entries):
+            self.entries.drop(entry)
+
     def _match(self, request: Request) -> Entry | None:
         # Rows before one that is scored have to be run.
         if not request.cache_prompt or request.sampling.prompt_logprobs is not None or not len(self.entries):
@@ -192,8 +203,7 @@ class Reuse:
             if not isinstance(error, ReuseError):
                 raise
             self._note_failure("kept", error)
-            for entry in list(self.entries):  # the slots were being written: what they hold is unknown
-                self.entries.drop(entry)
+            self._drop_all()  # the slots were being written: what they hold is unknown
             return None
         self.pool.share(lane.pages[:shared])
         entry = Entry(tokens, slot, (*lane.pages[:shared], *own), kind)

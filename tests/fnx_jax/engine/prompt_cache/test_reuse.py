@@ -211,6 +211,16 @@ def test_a_failed_restore_starts_from_row_0(caplog):
     assert cached(serve(steps, made, [Request("c", tokens(1, 20), GREEDY)])) == {"c": 19}
 
 
+def test_states_that_another_engine_wrote_over_are_forgotten():
+    steps = FakeSteps(slots=4)
+    one, other = scheduler(steps), scheduler(steps)
+    prompt = tokens(1, 20)
+    for round_ in range(2):
+        for made in (one, other):
+            assert cached(serve(steps, made, [Request(f"r{round_}", prompt, GREEDY)])) == {f"r{round_}": 0}
+    assert cached(serve(steps, other, [Request("own", prompt, GREEDY)])) == {"own": 19}
+
+
 def test_a_cancelled_reply_leaves_no_state_of_its_end():
     steps = FakeSteps(slots=4)
     made = scheduler(steps)

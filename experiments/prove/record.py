@@ -119,6 +119,14 @@ class Recorder:
         """Restores as it is."""
         self._steps.restore(slot, lane)
 
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Copies as it is."""
+        return self._steps.spill(slot, pages)
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Copies as it is."""
+        self._steps.refill(held, slot, pages)
+
     def copy_page(self, source: int, target: int) -> None:
         """Copies as it is."""
         self._steps.copy_page(source, target)

@@ -137,6 +137,22 @@ class FakeSteps:
         require(0 <= source < self.pages and 0 <= target < self.pages, f"page {source} to {target} of {self.pages}")
         self._held.copy(source, target)
 
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Returns a slot's content and the pages'. Raises PlanError."""
+        require(slot in self._slots, f"slot {slot} holds nothing")
+        return self._slots[slot], [self._held.take(page) for page in pages]
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Puts them back. Raises PlanError, and ReuseError where Faults says so of the next restore."""
+        assert isinstance(held, tuple)
+        if self.restores in self._faults.fail_restores:
+            self._slots.clear()
+            raise ReuseError("a refill fails on purpose")
+        self._slots[slot], contents = held
+        require(len(contents) == len(pages), f"{len(contents)} pages were held, {len(pages)} given")
+        for page, content in zip(pages, contents, strict=True):
+            self._held.put(page, content)
+
     def draft(self, plan: DraftPlan) -> DraftOutput:
         """Drafts as the head's script says. Raises as `round`."""
         number = self.draft_calls

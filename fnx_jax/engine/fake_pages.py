@@ -62,6 +62,14 @@ class FakePages:
         """Copies a page."""
         self._held[target] = self._held[source]
 
+    def take(self, page: int) -> np.ndarray:
+        """Returns a copy of what a page holds."""
+        return self._held[page].copy()
+
+    def put(self, page: int, content: np.ndarray) -> None:
+        """Replaces what a page holds."""
+        self._held[page] = content
+
 
 def require(ok: object, problem: str) -> None:
     """Raises PlanError unless `ok`."""

@@ -26,6 +26,7 @@ class EngineConfig:
     passes: a filling prompt that got no row in this many rounds goes first.
     records: round records kept.
     prompt_cache_min_tokens: least rows between two kept states; a shorter prompt leaves none.
+    prompt_cache_host_bytes: memory of the host for kept states that had to leave the devices.
     """
 
     max_queue: int = 256
@@ -35,10 +36,19 @@ class EngineConfig:
     passes: int = 8
     records: int = 1024
     prompt_cache_min_tokens: int = 256
+    prompt_cache_host_bytes: int = 0
 
     def __post_init__(self):
-        for name in ("max_queue", "prefill_chunk", "stall_rows", "passes", "records", "prompt_cache_min_tokens"):
-            least = 0 if name == "max_queue" else 1
+        for name in (
+            "max_queue",
+            "prefill_chunk",
+            "stall_rows",
+            "passes",
+            "records",
+            "prompt_cache_min_tokens",
+            "prompt_cache_host_bytes",
+        ):
+            least = 0 if name in ("max_queue", "prompt_cache_host_bytes") else 1
             if getattr(self, name) < least:
                 raise ValueError(f"EngineConfig: {name} is {getattr(self, name)}, must be at least {least}")
         if self.max_prefill_stall_ms is not None and not self.max_prefill_stall_ms > 0:

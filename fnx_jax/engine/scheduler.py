@@ -48,7 +48,7 @@ class Scheduler:
         self.pool = PagePool(steps.pages, steps.page)
         self.records = RoundLog(self.config.records, on_record)
         self._steps, self._drafts, self._clock = steps, drafts, clock
-        self._reuse = Reuse(steps, self.pool, self.config.prompt_cache_min_tokens)
+        self._reuse = Reuse(steps, self.pool, self.config.prompt_cache_min_tokens, self.config.prompt_cache_host_bytes)
         self._lane_drafts: LaneDrafts | None = None
         if drafter is not None and drafts is None:
             self._lane_drafts = LaneDrafts(drafter, steps.draft_depth, steps.row_tile)

@@ -185,3 +185,14 @@ class Steps(Protocol):
     def copy_page(self, source: int, target: int) -> None:
         """Copies all that a page holds into another one, without waiting. Raises: ReuseError."""
         ...
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Copies a kept state and its pages to the host's memory, and waits. Raises: ReuseError."""
+        ...
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Copies what `spill` returned into a slot and into as many pages, without waiting.
+
+        Raises: ReuseError; every slot's content is lost then.
+        """
+        ...

@@ -4,7 +4,7 @@ Read next: slots.py, rounds.py.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from fnx_jax.lanes.state import LaneState
 from fnx_jax.mesh import DEALT, layout, on_ranks, zeros
 
 SLOTS_MOST = 64
+PAGES_AT_ONCE = 16
 DEFAULT_MOST = 2 << 30
 
 
@@ -60,6 +61,14 @@ def divide_budget(budget_bytes: int, sizes: KeptSizes, context_pages: int) -> tu
     return count, min(pages, count * context_pages)
 
 
+@dataclass(frozen=True)
+class HeldState:
+    """A kept state in the host's memory, leaf by leaf with the layout it had: of its slot, and of a few pages each."""
+
+    slot: list[tuple[np.ndarray, Any]]
+    pages: list[list[tuple[np.ndarray, Any]]]
+
+
 class KeptStates:
     """Slots of kept states; what they hold is the caller's to know."""
 
@@ -74,6 +83,13 @@ class KeptStates:
         )
         self._restore = on_ranks(partial(slots.restore, family), mesh, lambda state, *rest: state, donate=(0,))
         self._copy_page = on_ranks(partial(slots.copy_page, family), mesh, lambda state, *rest: state, donate=(0,))
+
+        self._read_slot = on_ranks(slots.read_slot, mesh, lambda held, slot: held)
+        self._write_slot = on_ranks(slots.write_slot, mesh, lambda held, *rest: held, donate=(0,))
+        self._read_pages = on_ranks(
+            partial(slots.read_pages, family), mesh, lambda state, pages: slots.page_leaves(family, state)
+        )
+        self._write_pages = on_ranks(partial(slots.write_pages, family), mesh, lambda state, *rest: state, donate=(0,))
 
     @property
     def leaves(self) -> slots.Slots:
@@ -98,12 +114,46 @@ class KeptStates:
         """Returns the lanes with a page copied; takes over their buffers."""
         return self._copy_page(state, np.int32(source), np.int32(target))
 
+    def spill(self, state: LaneState, slot: int, pages: tuple[int, ...]) -> HeldState:
+        """Copies a slot and some pages to the host, and waits."""
+        held = self._read_slot(self._slots, np.int32(slot))
+        groups = [self._read_pages(state, page_U) for page_U in _groups(pages, pages[-1])]
+        return HeldState(_to_host(held), [_to_host(group) for group in groups])
+
+    def refill(self, state: LaneState, held: HeldState, slot: int, pages: tuple[int, ...]) -> LaneState:
+        """Fills a slot and as many pages. Returns the lanes; takes over their buffers and the slots'."""
+        self._slots = self._write_slot(self._slots, tuple(_to_device(held.slot)), np.int32(slot))
+        past = np.iinfo(np.int32).max
+        for values, page_U in zip(held.pages, _groups(pages, past), strict=True):
+            state = self._write_pages(state, _to_device(values), page_U)
+        return state
+
+    def empty(self) -> None:
+        """Makes all slots anew, after a failure in the middle of one."""
+        self._slots = self._empty()
+
     def _empty(self) -> slots.Slots:
         return tuple(self._zeros(*shape) for shape in self._shapes)
 
     def _zeros(self, shape: tuple[int, ...], dtype: Any, spec: Any) -> jax.Array:
         one_rank = shape[1:] if spec == DEALT else shape
         return zeros((self._count, *one_rank[1:]), dtype, spec, self._mesh)
+
+
+def _groups(pages: tuple[int, ...], filler: int) -> Iterator[np.ndarray]:
+    """Page numbers in arrays of one shape, filled up with `filler`."""
+    for first in range(0, len(pages), PAGES_AT_ONCE):
+        group = pages[first : first + PAGES_AT_ONCE]
+        yield np.array([*group, *[filler] * (PAGES_AT_ONCE - len(group))], np.int32)
+
+
+def _to_host(leaves: Iterable[jax.Array]) -> list[tuple[np.ndarray, Any]]:
+    # Copies: on CPUs an array of the host may be the device's own.
+    return [(np.array(leaf), leaf.sharding) for leaf in leaves]
+
+
+def _to_device(leaves: Iterable[tuple[np.ndarray, Any]]) -> list[jax.Array]:
+    return [jax.device_put(value, sharding) for value, sharding in leaves]
 
 
 def unless_lost(work: Callable[[LaneState], LaneState], state: LaneState) -> LaneState:

@@ -19,7 +19,7 @@ from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.drafting import Chains
-from fnx_jax.lanes.kept_states import KeptSizes, KeptStates, unless_lost
+from fnx_jax.lanes.kept_states import HeldState, KeptSizes, KeptStates, unless_lost
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
@@ -197,6 +197,22 @@ class DeviceSteps:
     def copy_page(self, source: int, target: int) -> None:
         """As in engine.steps.Steps. Raises as `restore`."""
         self._exchange(lambda state: self._slots().copy_page(state, source, target))
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> HeldState:
+        """As in engine.steps.Steps."""
+        try:
+            return self._slots().spill(self.state, slot, pages)
+        except Exception as error:
+            raise ReuseError(f"{type(error).__name__}: {error}") from error
+
+    def refill(self, held: Any, slot: int, pages: tuple[int, ...]) -> None:
+        """As in engine.steps.Steps. Raises as `restore`."""
+        kept = self._slots()
+        try:
+            self._exchange(lambda state: kept.refill(state, held, slot, pages))
+        except BaseException:
+            kept.empty()
+            raise
 
     def _slots(self) -> KeptStates:
         if self.kept is None:

@@ -73,6 +73,31 @@ def copy_page(family: Family, state: LaneState, source: Int[Array, ""], target: 
     )
 
 
+def read_slot(slots: Slots, slot: Int[Array, ""]) -> Slots:
+    """What a slot holds."""
+    return tuple(held[slot] for held in slots)
+
+
+def write_slot(slots: Slots, values: Slots, slot: Int[Array, ""]) -> Slots:
+    """The slots with other values in one."""
+    return tuple(held.at[slot].set(value) for held, value in zip(slots, values, strict=True))
+
+
+def read_pages(family: Family, state: LaneState, page_U: Int[Array, " U"]) -> list[Any]:
+    """What some pages hold, leaf by leaf: [U, ...]."""
+    return [leaf[page_U] for leaf in page_leaves(family, state)]
+
+
+def write_pages(family: Family, state: LaneState, values: list[Any], page_U: Int[Array, " U"]) -> LaneState:
+    """The lanes with other values in some pages; numbers past the pool's end are left out."""
+    given = iter(values)
+    return jax.tree.map(
+        lambda leaf, kind: leaf.at[page_U].set(next(given), mode="drop") if kind is Leaf.PAGES else leaf,
+        state,
+        state_kinds(family, state),
+    )
+
+
 def _with_kinds(family: Family, state: LaneState) -> list[tuple[Any, Leaf]]:
     kinds = jax.tree.map(lambda leaf, kind: kind, state, state_kinds(family, state))
     return list(zip(jax.tree.leaves(state), jax.tree.leaves(kinds), strict=True))

@@ -30,6 +30,7 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
         steps.keep(0, 1, 0)
         steps.restore(0, 0)
         steps.copy_page(0, 0)
+        steps.refill(steps.spill(0, (0,)), 0, (0,))
 
 
 def _draft_plan(steps: DeviceSteps, draw: Draw) -> DraftPlan:

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, RoundPlan, Steps
 from fnx_jax.ranks.leader import Leader
 from fnx_jax.ranks.messages import Commit, CopyPage, Draft, Keep, Restore, Round
 
@@ -77,6 +77,14 @@ class LeaderSteps:
         """Restores a kept state on all ranks. Raises as `keep`."""
         self._leader.send(Restore(slot, lane))
         self._steps.restore(slot, lane)
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Raises ReuseError: every rank would have to hold its own part."""
+        raise ReuseError("states of several processes are not copied to the host")
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Raises ReuseError, as there is nothing to come back."""
+        raise ReuseError("states of several processes are not copied to the host")
 
     def copy_page(self, source: int, target: int) -> None:
         """Copies a page on all ranks. Raises as `keep`."""

@@ -58,6 +58,13 @@ flags.DEFINE_float(
     0.0,
     flag_values=FLAGS,
 )
+flags.DEFINE_float(
+    "prompt_cache_host_gib",
+    0.0,
+    "GiB of the host's memory for kept states that had to leave the devices.",
+    0.0,
+    flag_values=FLAGS,
+)
 flags.DEFINE_integer(
     "prompt_cache_min_tokens", 256, "Least tokens between two kept states of a prompt.", 1, flag_values=FLAGS
 )
@@ -192,6 +199,7 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         prefill_chunk=FLAGS.prefill_chunk,
         max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
         prompt_cache_min_tokens=FLAGS.prompt_cache_min_tokens,
+        prompt_cache_host_bytes=int(FLAGS.prompt_cache_host_gib * 2**30),
     )
     steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
     drafter = policy_for(steps)
@@ -241,6 +249,8 @@ def main(positional: list[str]) -> int:
     model, group = model_settings(), read_group(FLAGS)
     if group is None:
         return run_server(chosen, lambda start: load_model(start, model), exits)
+    if FLAGS.prompt_cache_host_gib:
+        raise UsageError("--prompt_cache_host_gib: kept states of several processes stay on the devices")
     model = replace(model, devices=group.ranks)
     if group.rank:
         code = Following(group, model, FLAGS.local_device, exits, chosen.quiet).run()

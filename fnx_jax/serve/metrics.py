@@ -122,6 +122,7 @@ class _EngineCollector(Collector):
         used = status.pages_used / max(status.pages, 1)
         if status.cache.slots:
             yield self._gauge("fnx:kept_states", "Kept states of prompts.", status.cache.kept)
+            yield self._gauge("fnx:kept_states_on_host", "Those in the host's memory.", status.cache.away)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages in use, 0 to 1.", used)
         if self._cache:
             info = GaugeMetricFamily("vllm:cache_config_info", "The cache.", labels=["engine", *self._cache])
@@ -176,4 +177,5 @@ def _cache_totals(cache: CacheStatus) -> Iterable[tuple[str, str, float]]:
     yield "fnx:prompts_resumed", "Prompts that began behind a kept state.", cache.resumed
     yield "fnx:states_saved", "States of prompts kept.", cache.saved
     yield "fnx:states_evicted", "Kept states let go for want of room.", cache.evicted
+    yield "fnx:states_returned", "Kept states that came back from the host's memory.", cache.returned
     yield "fnx:reuse_failed", "States that could not be kept or restored.", cache.failed

@@ -1,6 +1,6 @@
 """Host side: the kept states there are, and which of them goes when room is needed. Read next: reuse.py."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,12 +38,13 @@ class Entry:
 class Entries:
     """Kept states by their tokens, in slots and in pages of `pool`.
 
-    slots: states there is room for. evicted: how many had to go.
+    slots: states there is room for. leaving: told of an entry that has to go, while it is still there.
+    evicted: how many had to go.
     """
 
-    def __init__(self, slots: int, pool: PagePool):
+    def __init__(self, slots: int, pool: PagePool, leaving: Callable[[Entry], None] = lambda entry: None):
         self.slots, self.evicted = slots, 0
-        self._pool = pool
+        self._pool, self._leaving = pool, leaving
         self._tree: RadixTree[Entry] = RadixTree()
         self._free = list(reversed(range(slots)))
         self._entries: list[Entry] = []
@@ -108,6 +109,7 @@ class Entries:
     def evict(self, entry: Entry) -> None:
         """Lets an entry go for the sake of another, or of a lane."""
         self.evicted += 1
+        self._leaving(entry)
         self.drop(entry)
 
     def drop(self, entry: Entry) -> None:

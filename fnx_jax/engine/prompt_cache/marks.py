@@ -29,7 +29,7 @@ def _candidates(request: Request, agreed: int) -> Iterator[tuple[int, Kind]]:
     """The most useful first."""
     yield len(request.prompt) - 1, "prompt"
     yield from _shared(request.marks)
-    if 2 * agreed >= len(request.prompt):
+    if len(request.prompt) <= 2 * agreed < 2 * len(request.prompt):
         yield from _shared([agreed])
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fnx_jax.engine.lane import Lane
 from fnx_jax.engine.pages import PagePool
 from fnx_jax.engine.prompt_cache.entries import Entries, Entry, Kind
+from fnx_jax.engine.prompt_cache.host import Away, HostTier
 from fnx_jax.engine.prompt_cache.marks import choose_marks
 from fnx_jax.engine.prompt_cache.status import CacheStatus
 from fnx_jax.engine.request import Request
@@ -42,28 +43,34 @@ class Start:
 class Reuse:
     """The kept states of one scheduler.
 
-    apart: least rows between kept states. held: pages that lanes hold, whatever else does; the scheduler sets it.
+    apart: least rows between kept states. host_bytes: for states that leave the devices.
+    held: pages that lanes hold, whatever else does; the scheduler sets it.
     """
 
     steps: Steps
     pool: PagePool
     apart: int
+    host_bytes: int = 0
     held: Collection[int] = ()
     entries: Entries = field(init=False)
+    host: HostTier = field(init=False)
     _origins: dict[int, Entry] = field(default_factory=dict)
     _asked: tuple[Request, np.ndarray] | None = None
     _queries: int = 0
     _hits: int = 0
     _resumed: int = 0
     _saved: int = 0
+    _returned: int = 0
     _failed: int = 0
 
     def __post_init__(self) -> None:
-        self.entries = Entries(self.steps.slots, self.pool)
+        self.entries = Entries(self.steps.slots, self.pool, self._spill)
+        self.host = HostTier(self.host_bytes)
 
     def find(self, request: Request, total: int) -> Start | None:
         """Makes room for a request of `total` pages, and says where it may start. None where lanes hold too much."""
         self._own()
+        self._bring_back(request)
         entry = self._match(request)
         if entry is not None:
             taken = self.pool.shareable(entry.length)
@@ -130,6 +137,8 @@ class Reuse:
             saved=self._saved,
             evicted=self.entries.evicted,
             failed=self._failed,
+            away=len(self.host),
+            returned=self._returned,
         )
 
     def _own(self) -> None:
@@ -143,10 +152,50 @@ class Reuse:
             self.entries.drop(entry)
 
     def _match(self, request: Request) -> Entry | None:
+        return self.entries.find(self._prompt(request)[:-1]) if self._may_resume(request) else None
+
+    def _may_resume(self, request: Request) -> bool:
         # Rows before one that is scored have to be run.
-        if not request.cache_prompt or request.sampling.prompt_logprobs is not None or not len(self.entries):
-            return None
-        return self.entries.find(self._prompt(request)[:-1])
+        asked = request.cache_prompt and request.sampling.prompt_logprobs is None
+        return asked and len(self.entries) + len(self.host) > 0
+
+    def _spill(self, entry: Entry) -> None:
+        """Copies an entry that has to go to the host, unless its own conversation has left it behind."""
+        nbytes = self.steps.state_bytes + len(entry.pages) * self.steps.page_bytes
+        if not self.host.takes(nbytes) or (entry.passed and entry.kind != "shared"):
+            return
+        try:
+            held = self.steps.spill(entry.slot, entry.pages)
+        except ReuseError as error:
+            self._note_failure("copied to the host", error)
+        else:
+            self.host.add(Away(entry.tokens, entry.kind, held, nbytes))
+
+    def _bring_back(self, request: Request) -> None:
+        """Moves the state on the host that the prompt begins with to the devices, if none of theirs is as long."""
+        away = self.host.find(self._prompt(request)[:-1]) if len(self.host) and self._may_resume(request) else None
+        there = self._match(request)
+        if away is None or (there is not None and there.length >= len(away.tokens)):
+            return
+        count = self.pool.needed(len(away.tokens))
+        if not self._make_room(count, None):
+            return
+        self.host.drop(away)  # before a slot is taken, for what leaves it may come to the host
+        slot = self.entries.take_slot("prompt")
+        assert slot is not None, "whatever was kept came from a slot"
+        pages = self.pool.alloc(count)
+        try:
+            self.steps.refill(away.held, slot, pages)
+        except BaseException as error:
+            self.pool.release(pages)
+            self.entries.give_back(slot)
+            if not isinstance(error, ReuseError):
+                raise
+            self._note_failure("copied back from the host", error)
+            self._drop_all()
+            return
+        self.entries.add(Entry(away.tokens, slot, pages, away.kind))
+        self._returned += 1
 
     def _prompt(self, request: Request) -> np.ndarray:
         """The prompt as an array, made once for a request that waits long."""

@@ -9,6 +9,7 @@ class CacheStatus:
 
     queries: prompt tokens looked up; hits: those that were not run again. resumed: prompts that began behind row 0.
     saved, evicted: states kept so far, and let go for want of room. failed: saves and restores that went wrong.
+    away: states in the host's memory; returned: those that came back from there.
     """
 
     slots: int = 0
@@ -19,3 +20,5 @@ class CacheStatus:
     saved: int = 0
     evicted: int = 0
     failed: int = 0
+    away: int = 0
+    returned: int = 0

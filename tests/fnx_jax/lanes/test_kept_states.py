@@ -12,7 +12,7 @@ from fnx_jax.families.leaves import Leaf
 from fnx_jax.lanes.kept_states import KeptSizes, default_budget, divide_budget, kept_sizes
 from fnx_jax.lanes.slots import own_leaves
 from fnx_jax.lanes.state import state_kinds, state_shapes
-from tests.fnx_jax.cases import Piece, run
+from tests.fnx_jax.cases import Piece, page_table, run
 from tests.fnx_jax.lanes.slotted import held, resume, with_slots
 from tests.fnx_jax.lanes.views import assert_same, lane_view, poison
 
@@ -150,7 +150,25 @@ def test_ranks_keep_and_resume_what_one_device_does(devices, exact_model):
         run(several, [Piece(0, (ids + 9) % 128, 0, 40)])
         drafted(several, 0, ids, 21)
         pages_LP = resume(several, 1, source=0, target=3, length=21)
+        several.refill(several.spill(1, (0,)), 1, (0,))
         assert np.array_equal(run(several, [Piece(3, ids, 21, 40)], pages_LP), wanted[21:])
+
+
+@pytest.mark.parametrize("cut", [29, 66])
+def test_a_state_comes_back_from_the_host_as_it_went(cut, steps, ids, whole):
+    run(steps, [Piece(0, ids, 0, cut)])
+    steps.keep(0, cut, 0)
+    pages_LP = page_table(steps)
+    pages = tuple(int(page) for page in pages_LP[0, : -(-cut // steps.page)])
+    away, wanted = steps.spill(0, pages), held(steps, 0)
+    poison(steps)
+    steps.kept.empty()
+    target = tuple(int(page) for page in pages_LP[3, : len(pages)])
+    steps.refill(away, 2, target)
+    assert held(steps, 2) == wanted
+    steps.restore(2, 3)
+    assert np.array_equal(run(steps, [Piece(3, ids, cut, ROWS)]), whole[0][cut:])
+    assert_same(lane_view(steps, 3, ROWS), whole[1])
 
 
 def test_a_failed_keep_leaves_the_lanes_and_empties_the_slots(steps, ids, whole):

@@ -232,6 +232,24 @@ def test_a_cancelled_reply_leaves_no_state_of_its_end():
     assert [entry.length for entry in made._reuse.entries] == [8]
 
 
+def test_a_state_that_had_to_leave_the_device_comes_back_from_the_host():
+    steps = FakeSteps(slots=1)
+    made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=9, prompt_cache_host_bytes=5000))
+    first, second = tokens(1, 20), tokens(2, 30)
+    for turn, (prompt, hit) in enumerate([(first, 0), (second, 0), (first, 19), (second, 29), (first, 19)]):
+        assert cached(serve(steps, made, [Request(f"r{turn}", prompt, GREEDY)])) == {f"r{turn}": hit}
+    status = made.status().cache
+    assert (status.kept, status.away, status.returned, status.failed) == (1, 1, 3, 0)
+
+
+def test_a_failed_return_from_the_host_starts_from_row_0():
+    steps = FakeSteps(slots=1, faults=Faults(fail_restores=frozenset({0})))
+    made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=9, prompt_cache_host_bytes=5000))
+    for turn, seed in enumerate((1, 2, 1)):
+        assert cached(serve(steps, made, [Request(f"r{turn}", tokens(seed, 20), GREEDY)])) == {f"r{turn}": 0}
+    assert made.status().cache.failed == 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -243,8 +261,11 @@ def test_a_cancelled_reply_leaves_no_state_of_its_end():
     chunk=st.integers(1, 40),
     drafting=st.booleans(),
     failing=st.booleans(),
+    host=st.sampled_from([0, 1500, 5000]),
 )
-def test_whatever_is_kept_and_let_go_no_reply_changes(seed, slots, lanes, page, spare, apart, chunk, drafting, failing):
+def test_whatever_is_kept_and_let_go_no_reply_changes(
+    seed, slots, lanes, page, spare, apart, chunk, drafting, failing, host
+):
     rng = np.random.default_rng(seed)
     chosen = lambda: frozenset(int(n) for n in rng.integers(0, 12, 3)) if failing else frozenset()  # noqa: E731
     steps = FakeSteps(
@@ -254,7 +275,7 @@ def test_whatever_is_kept_and_let_go_no_reply_changes(seed, slots, lanes, page, 
         pages=-(-128 // page) + spare,
         faults=Faults(fail_keeps=chosen(), fail_restores=chosen()),
     )
-    config = EngineConfig(prompt_cache_min_tokens=apart, prefill_chunk=chunk)
+    config = EngineConfig(prompt_cache_min_tokens=apart, prefill_chunk=chunk, prompt_cache_host_bytes=host)
     drafts = (lambda lane: rng.integers(0, 64, rng.integers(0, 9)).tolist()) if drafting else None
     made = scheduler(steps, config, drafts=drafts)
     stems = [tokens(int(rng.integers(3)), 40) for _ in range(3)]

@@ -15,9 +15,10 @@ from fnx_jax import backend
 from fnx_jax.families.flash_next.reading import Arithmetic
 from fnx_jax.families.flash_next.sequence import functions
 from fnx_jax.lanes.drafting import DEPTH_MOST
+from fnx_jax.lanes.kept_states import default_budget, divide_budget, kept_sizes
 from fnx_jax.lanes.programs import deal_columns
 from fnx_jax.lanes.rounds import Device, DeviceSteps
-from fnx_jax.lanes.state import empty_state
+from fnx_jax.lanes.state import empty_state, state_shapes
 from fnx_jax.mesh import make_mesh
 from fnx_jax.model import Model
 from fnx_jax.opening import Checkpoint, open_checkpoint
@@ -51,6 +52,7 @@ def load(
     draft_depth: int = DEPTH_MOST,
     draft_blocks: int | None = DRAFT_BLOCKS,
     max_rows: int = MAX_ROWS,
+    prompt_cache_bytes: int | None = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Model:
     """Reads a checkpoint and places it on a device.
@@ -62,24 +64,29 @@ def load(
       draft_head: whether the draft head is loaded, if there is one. draft_depth: drafts of a chain at most, 1 to 15.
       draft_blocks: blocks of 128 ids that drafts are drawn from, the first so many; None: all.
       max_rows: rows of one round at most.
+      prompt_cache_bytes: memory on all devices for kept states of prompts, beside the lanes'; 0 keeps none, None takes
+        as much as the lanes do, 2 GiB at most.
       progress: told file bytes done and in all.
     Raises: CheckpointError naming what is wrong with the files; ValueError naming the argument; BackendError.
       Nothing stays on the device then.
     """
     backend.require()
-    _check_arguments(devices, dtype, lanes, max_rows)
+    _check_arguments(devices, dtype, lanes, max_rows, prompt_cache_bytes)
     drafts = _Drafts(draft_head, draft_depth, draft_blocks)
     _check_drafts(drafts)
     backend.require_in_force()
     checkpoint = open_checkpoint(path)
     try:
-        return _load(checkpoint, devices, dtype == "float32", lanes, context, drafts, max_rows, progress)
+        exact = dtype == "float32"
+        return _load(checkpoint, devices, exact, lanes, context, drafts, max_rows, prompt_cache_bytes, progress)
     except BaseException:
         checkpoint.close()
         raise
 
 
-def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int) -> None:
+def _check_arguments(
+    devices: int, dtype: str | None, lanes: int, max_rows: int, prompt_cache_bytes: int | None
+) -> None:
     if devices < 1:
         raise ValueError(f"load: devices={devices}, at least 1 was wanted")
     if dtype not in (None, "float32"):
@@ -88,6 +95,8 @@ def _check_arguments(devices: int, dtype: str | None, lanes: int, max_rows: int)
         raise ValueError(f"load: max_rows={max_rows}, a multiple of {backend.ROW_TILE} was wanted")
     if not 1 <= lanes <= max_rows:
         raise ValueError(f"load: lanes={lanes}, from 1 to the {max_rows} rows of a round was wanted")
+    if prompt_cache_bytes is not None and prompt_cache_bytes < 0:
+        raise ValueError(f"load: prompt_cache_bytes={prompt_cache_bytes}, at least 0 was wanted")
 
 
 def _check_drafts(drafts: _Drafts) -> None:
@@ -105,6 +114,7 @@ def _load(
     context: int | None,
     drafts: _Drafts,
     max_rows: int,
+    prompt_cache_bytes: int | None,
     progress: Callable[[int, int], None],
 ) -> Model:
     family = checkpoint.family
@@ -115,8 +125,12 @@ def _load(
     arithmetic = Arithmetic(exact=exact, decode=jax.default_backend() == "cpu")
     ngrams = family.open_ngrams(checkpoint.rows, config, checkpoint.prefix)
     page = math.ceil(PAGE / config.block) * config.block
-    pages = lanes * -(-limit // page)
+    context_pages = -(-limit // page)
     cache_dtype = jnp.dtype(jnp.float32 if exact else jnp.bfloat16)
+    sizes = kept_sizes(family, state_shapes(family, config, shards, 1, 1, page, cache_dtype), devices)
+    budget = default_budget(sizes, lanes, context_pages) if prompt_cache_bytes is None else prompt_cache_bytes
+    slots, kept_pages = divide_budget(budget, sizes, context_pages)
+    pages = lanes * context_pages + kept_pages
     source = checkpoint.source(arithmetic, _meter(progress, checkpoint.leaf_bytes(config.mtp_layers > 0)))
     params = family.place_params(source, config, shards, mesh, checkpoint.prefix, config.mtp_layers > 0)
     try:
@@ -137,6 +151,8 @@ def _load(
         max_rows=max_rows,
         layered=arithmetic.decode,
         heights=tuple(height for height in backend.heights() if height <= max_rows),
+        slots=slots,
+        sizes=sizes,
         draft_depth=drafts.depth if config.mtp_layers else 0,
         draft_blocks=drafts.blocks,
     )

@@ -19,6 +19,7 @@ class Evidence:
     tiles, shared, mixed: tiles; those with rows of two lanes; those with prompt rows and rows of replies.
     longest_piece: most rows of one prompt in one round. cut_prompts: prompts that took several rounds.
     accepted, rejected: drafts. unlikely: drawn tokens that are not the likeliest. dealt: leaves split over devices.
+    resumed: replies that began behind a kept state; odd: those of them at a row that is no multiple of anything even.
     """
 
     tiles: int
@@ -30,6 +31,8 @@ class Evidence:
     rejected: int
     unlikely: int
     dealt: int
+    resumed: int = 0
+    odd: int = 0
 
 
 def evidence(recording: Recording, params: Any) -> Evidence:
@@ -48,6 +51,8 @@ def evidence(recording: Recording, params: Any) -> Evidence:
         rejected=verified - accepted,
         unlikely=_unlikely(recording),
         dealt=sum(spec == DEALT for spec in jax.tree.leaves(layout(params))),
+        resumed=sum(reply.cached > 0 for reply in recording.replies.values()),
+        odd=sum(reply.cached % 2 for reply in recording.replies.values()),
     )
 
 
@@ -74,6 +79,8 @@ def unexercised(cell: Cell, found: Evidence, longest_prompt: int) -> list[str]:
         (cell.streams > 1, found.shared, "no tile held rows of two lanes"),
         (cell.drafts != "off", found.accepted, "no draft was accepted"),
         (cell.drafts != "off", found.rejected, "no draft was rejected"),
+        (cell.start == "resumed", found.resumed, "no prompt began behind a kept state"),
+        (cell.start == "resumed", found.odd, "no state was resumed at an odd row"),
         (cell.chunk > 1, found.longest_piece > 1, "no round held two rows of a prompt"),
         (cell.chunk < longest_prompt, found.cut_prompts, "no prompt was cut"),
         (cell.tp > 1, found.dealt, "no leaf was split over devices"),

@@ -33,9 +33,6 @@ class Feature:
 
 
 FEATURES: Mapping[tuple[str, Value], Feature] = {
-    ("start", "resumed"): Feature(
-        "the prompt cache", ("load", "engine", "device"), ("prompt_cache", "cached", "kept", "resum", "restore")
-    ),
     ("prefill", "deep"): Feature("deep prefill", ("load", "engine", "device"), ("deep", "segment")),
     ("place", "offloaded"): Feature(
         "offloaded experts", ("load", "engine", "device"), ("offload", "resident", "lines")

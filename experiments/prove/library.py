@@ -89,7 +89,7 @@ def prove_library(
     def load(devices: int) -> Model:
         progress(f"loading {path} on {devices} device{'s' * (devices > 1)}")
         try:
-            model = fnx_jax.load(path, devices, dtype, lanes=LANES, context=context)
+            model = fnx_jax.load(path, devices, dtype, lanes=LANES, context=context, prompt_cache_bytes=None)
         except ValueError as error:
             raise NotLoaded(str(error)) from error
         fingerprints[devices] = asdict(model.fingerprint) | {"checkpoint": model.checkpoint_digest}

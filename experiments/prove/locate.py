@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.prove.compare import Difference
-from experiments.prove.record import Recorder, serve
+from experiments.prove.record import Past, Recorder, no_past, serve
 from fnx_jax.engine.drafting.streams import Drafter
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.plan import Drafts
@@ -34,6 +34,7 @@ def trace(
     streams: int,
     difference: Difference,
     drafter: Drafter | None = None,
+    past: Past = no_past,
 ) -> Trace:
     """Serves as `record` does up to the group of the difference's request. Returns its rows before the difference."""
     at = next(i for i, request in enumerate(requests) if request.id == difference.request)
@@ -41,9 +42,10 @@ def trace(
         rounds: list[dict[tuple[int, int, Stage], str]] = []
         recorder = Recorder(steps)
         with _stages_seen(steps, recorder, rounds):
-            _, records = serve(recorder, requests[first : first + streams], config, drafts, drafter)
+            group = requests[first : first + streams]
+            _, records = serve(recorder, group, config, drafts, drafter, past(group))
     found: Trace = {}
-    for noted, held in zip(rounds, records, strict=True):
+    for noted, held in zip(rounds[-len(records) :], records, strict=True):
         mine = {lane.lane for lane in held.lanes if lane.request_id == difference.request}
         for (lane, position, stage), digest in noted.items():
             if lane in mine and position < difference.position:

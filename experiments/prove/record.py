@@ -4,7 +4,7 @@ Read next: compare.py.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,13 @@ from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.tiles import cut
 
 ALL_RECORDS = 1 << 30
+Past = Callable[[Sequence[Request]], Sequence[Request]]
+"""Given a group of requests, what an engine serves before them."""
+
+
+def no_past(requests: Sequence[Request]) -> Sequence[Request]:
+    """Nothing: a new engine."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Row:
 class Reply:
     """One request's reply. prompt: length of its prompt. finish: why it ended, with the message of an error.
 
+    cached: rows of the prompt that were not run.
     rows: by the position of the token they decide: reply positions, and prompt positions where those were scored.
     """
 
@@ -45,6 +53,7 @@ class Reply:
     tokens: tuple[int, ...]
     finish: str
     rows: Mapping[int, Row]
+    cached: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,8 @@ class Recorder:
         self.context, self.page, self.pages = steps.context, steps.page, steps.pages
         self.vocabulary, self.history = steps.vocabulary, steps.history
         self.draft_depth = steps.draft_depth
+        self.owner: object = None
+        self.slots, self.state_bytes, self.page_bytes = steps.slots, steps.state_bytes, steps.page_bytes
         self.rounds: list[dict[tuple[int, int], Row]] = []
         self._steps = steps
 
@@ -99,6 +110,26 @@ class Recorder:
     def draft(self, plan: DraftPlan) -> DraftOutput:
         """Drafts as it is."""
         return self._steps.draft(plan)
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Keeps as it is."""
+        self._steps.keep(lane, length, slot)
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Restores as it is."""
+        self._steps.restore(slot, lane)
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Copies as it is."""
+        return self._steps.spill(slot, pages)
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Copies as it is."""
+        self._steps.refill(held, slot, pages)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies as it is."""
+        self._steps.copy_page(source, target)
 
 
 @contextmanager
@@ -124,9 +155,11 @@ def record(
     drafts: Drafts | None = None,
     streams: int | None = None,
     drafter: Drafter | None = None,
+    past: Past = no_past,
 ) -> Recording:
     """Serves requests, `streams` of them together (all, where None), group after group, each in a new engine.
 
+    Args: past: what an engine serves before a group, off the record.
     Raises: EngineError for a request that cannot be served; whatever the device raised.
     """
     replies: dict[str, Reply] = {}
@@ -135,8 +168,8 @@ def record(
     for first in range(0, len(requests), size):
         recorder = Recorder(steps)
         group = requests[first : first + size]
-        emissions, records = serve(recorder, group, config, drafts, drafter)
-        rows = _rows_by_request(recorder.rounds, records)
+        emissions, records = serve(recorder, group, config, drafts, drafter, past(group))
+        rows = _rows_by_request(recorder.rounds[-len(records) :], records)
         replies |= {r.id: _reply(r, emissions[r.id], rows.get(r.id, {})) for r in group}
         rounds += records
     return Recording(replies, tuple(rounds))
@@ -148,13 +181,16 @@ def serve(
     config: EngineConfig | None,
     drafts: Drafts | None,
     drafter: Drafter | None = None,
+    before: Sequence[Request] = (),
 ) -> tuple[dict[str, list[Emission]], list[RoundRecord]]:
-    """Emissions by request, and every round's record. Raises: as `record`."""
+    """Emissions by request, and the record of every round after those of `before`. Raises: as `record`."""
     engine = Engine(steps, replace(config or EngineConfig(), records=ALL_RECORDS), drafts=drafts, drafter=drafter)
-    emissions = engine.run(requests)
+    engine.run(before)
+    skipped = len(list(engine.records))
+    emissions = engine.run(requests) if engine.failed is None else {}
     if engine.failed is not None:
         raise engine.failed
-    return emissions, list(engine.records)
+    return emissions, list(engine.records)[skipped:]
 
 
 def _rows_by_request(
@@ -175,4 +211,5 @@ def _reply(request: Request, emissions: Sequence[Emission], rows: Mapping[int, R
     finish = emissions[-1].finish
     words = "" if finish is None else f"{finish.reason} {finish.error or ''}".strip()
     kept = {position: rows[position] for position in sorted(rows) if position < end}
-    return Reply(prompt=len(request.prompt), tokens=tokens, finish=words, rows=kept)
+    cached = emissions[-1].cached_tokens
+    return Reply(prompt=len(request.prompt), tokens=tokens, finish=words, rows=kept, cached=cached)

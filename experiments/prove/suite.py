@@ -11,9 +11,10 @@ from experiments.prove.claims import Result
 from experiments.prove.compare import Difference, differences, smallest_margin
 from experiments.prove.evidence import evidence, unexercised
 from experiments.prove.locate import first_place, trace
+from experiments.prove.past import earlier, replies_alone, resumable
 from experiments.prove.plan import ProofPlan
 from experiments.prove.proposals import proposals
-from experiments.prove.record import Recording, record
+from experiments.prove.record import Past, Recording, no_past, record
 from experiments.prove.streams import Workload
 from fnx_jax.engine.drafting.streams import Drafter
 from fnx_jax.engine.fixed_depth import FixedDepth
@@ -24,6 +25,7 @@ from fnx_jax.model import Model
 
 DEPTH = 3
 """Drafts of the draft head, each round."""
+NEVER = 1 << 30
 LOCATED_MOST = 3
 """Unequal cells whose first layer is looked for; each takes both sides again, layer by layer."""
 
@@ -63,7 +65,7 @@ class Suite:
         """Serves the workload as the cell says."""
         steps = self.model(cell.tp).steps
         config, drafts = engine_config(cell), self.drafts(cell)
-        return record(steps, self.requests(cell), config, drafts, cell.streams, drafter(cell))
+        return record(steps, self.requests(cell), config, drafts, cell.streams, drafter(cell), past(cell))
 
     def result(self, cell: Cell) -> Result:
         """Runs a cell and compares it; an error of the run is its result."""
@@ -78,7 +80,7 @@ class Suite:
         held = evidence(found, self.model(cell.tp).params)
         return Result(
             cell,
-            differences=tuple(differences(self.references[cell.sampling], found)),
+            differences=tuple(differences(self.reference(cell), found)),
             unexercised=tuple(unexercised(cell, held, max(self.workload.prompts))),
             margin=smallest_margin(found),
             seconds=time.perf_counter() - begin_s,
@@ -89,7 +91,13 @@ class Suite:
     def requests(self, cell: Cell) -> list[Request]:
         """The cell's requests."""
         valid = np.asarray(self.model(cell.tp).steps.device.valid_V)
-        return self.workload.requests(valid, cell.sampling)
+        requests = self.workload.requests(valid, cell.sampling)
+        return requests if cell.start == "fresh" else resumable(requests)
+
+    def reference(self, cell: Cell) -> Recording:
+        """What the cell is compared with; of a resumed prompt there are no rows."""
+        whole = self.references[cell.sampling]
+        return whole if cell.start == "fresh" else replies_alone(whole)
 
     def drafts(self, cell: Cell) -> Drafts | None:
         """What proposes drafts in the cell, in place of the draft head."""
@@ -113,7 +121,7 @@ class Suite:
             steps = self.model(side.tp).steps
             requests, config = self.requests(side), engine_config(side)
             drafts = self.drafts(side)
-            sides.append(trace(steps, requests, config, drafts, side.streams, difference, drafter(side)))
+            sides.append(trace(steps, requests, config, drafts, side.streams, difference, drafter(side), past(side)))
         return first_place(*sides)
 
 
@@ -122,9 +130,15 @@ def drafter(cell: Cell) -> Drafter | None:
     return FixedDepth(DEPTH) if cell.drafts == "head" else None
 
 
+def past(cell: Cell) -> Past:
+    """What an engine has served before each group of the cell's requests."""
+    return earlier if cell.start == "resumed" else no_past
+
+
 def engine_config(cell: Cell) -> EngineConfig:
-    """Rounds as the cell says."""
-    return EngineConfig(prefill_chunk=cell.chunk, stall_rows=cell.chunk)
+    """Rounds as the cell says; where nothing is resumed, no prompt is long enough to be kept."""
+    apart = 1 if cell.start == "resumed" else NEVER
+    return EngineConfig(prefill_chunk=cell.chunk, stall_rows=cell.chunk, prompt_cache_min_tokens=apart)
 
 
 def _with_place(result: Result, place: str | None) -> Result:

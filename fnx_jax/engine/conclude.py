@@ -115,6 +115,7 @@ def _emission(segment: Segment, gain: Gain, now_s: float, filled: bool = False) 
         finish(lane, gain.end, now_s) if gain.end else None,
         drafted=segment.drafts,
         accepted=gain.accepted,
+        cached_tokens=lane.cached,
     )
 
 

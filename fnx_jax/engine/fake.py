@@ -1,7 +1,7 @@
 """Host side: a device that is none. It runs plans on a hash instead of a network, and refuses plans that are wrong.
 
-What a lane has seen is only what its rows wrote into its pages; each slot remembers who wrote it, so a gap, a stale
-page, a shared page or a forgotten row is an error and not a different token. Read next: fake_model.py.
+What a lane has seen is only what its rows, or those of a state that it was given, wrote into its pages.
+Read next: fake_pages.py, fake_model.py.
 """
 
 import time
@@ -12,15 +12,23 @@ import numpy as np
 
 from fnx_jax.engine.fake_head import FakeHead, perfect, with_token
 from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
+from fnx_jax.engine.fake_pages import FakePages, PlanError, Stream, require
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow, Draw, RoundOutput, RoundPlan, Score
+from fnx_jax.engine.steps import (
+    DraftOutput,
+    DraftPlan,
+    DraftRow,
+    Draw,
+    ReuseError,
+    RoundOutput,
+    RoundPlan,
+    Score,
+)
+
+__all__ = ["FakeSteps", "Faults", "PlanError", "Script"]
 
 Script = Callable[[Sequence[int]], int | None]
 """Given all tokens of a lane so far, the next one to force, or None to leave it to the hash."""
-
-
-class PlanError(Exception):
-    """A plan that a device could not run, or would run wrongly."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +36,16 @@ class Faults:
     """What goes wrong on purpose.
 
     fail_rounds, fail_drafts: rounds and draft calls, counted from 0, that raise. nonfinite_tokens: from a row with one
-    of them on, nothing in its lane is finite. sleep_s: added to each round.
+    of them on, nothing in its lane is finite. sleep_s: added to each round. fail_keeps, fail_restores: calls, counted
+    from 0, that raise ReuseError.
     """
 
     fail_rounds: frozenset[int] = frozenset()
     fail_drafts: frozenset[int] = frozenset()
     nonfinite_tokens: frozenset[int] = frozenset()
     sleep_s: float = 0.0
+    fail_keeps: frozenset[int] = frozenset()
+    fail_restores: frozenset[int] = frozenset()
 
 
 class FakeSteps:
@@ -42,7 +53,7 @@ class FakeSteps:
 
     pages: default, enough for every lane's whole context. script: forces tokens. before: called with the number of
     each round; may wait or raise. draft_depth, head: how deep its draft head reaches, and what it proposes.
-    rounds, draft_calls: begun.
+    rounds, draft_calls, keeps, restores: begun.
     """
 
     def __init__(
@@ -56,6 +67,7 @@ class FakeSteps:
         pages: int | None = None,
         vocabulary: int = 64,
         history: int = 2,
+        slots: int = 0,
         faults: Faults | None = None,
         script: Script | None = None,
         before: Callable[[int], None] | None = None,
@@ -65,14 +77,16 @@ class FakeSteps:
         self.lanes, self.row_tile, self.max_rows, self.context = lanes, row_tile, max_rows, context
         self.page, self.vocabulary, self.history = page, vocabulary, history
         self.pages = lanes * -(-context // page) if pages is None else pages
+        self.owner: object = None
+        self.slots, self.state_bytes, self.page_bytes = slots, 1000, 10 * page
         self.draft_depth = draft_depth
-        self.rounds = self.draft_calls = 0
+        self.rounds = self.draft_calls = self.keeps = self.restores = 0
         self._faults, self._script, self._before, self._head = faults or Faults(), script, before, head
-        self._tokens_PS = np.full((self.pages, page), -1, np.int64)
-        self._writers_PS = np.full((self.pages, page, 2), -1, np.int64)  # stream, position
+        self._held = FakePages(self.pages, page)
         self._streams = 0
-        self._stream_L = [-1] * lanes
+        self._stream_L = [Stream(-1)] * lanes
         self._kept_L, self._written_L = [0] * lanes, [0] * lanes
+        self._slots: dict[int, tuple[Stream, int]] = {}
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Runs one round. Raises PlanError for a wrong plan, RuntimeError where Faults says so."""
@@ -96,25 +110,68 @@ class FakeSteps:
             score_finite=tuple(finite for _, finite in scores),
         )
 
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Remembers a lane's stream and its length. Raises PlanError, ReuseError."""
+        number, self.keeps = self.keeps, self.keeps + 1
+        if number in self._faults.fail_keeps:
+            self._slots.clear()
+            raise ReuseError(f"keep {number} fails on purpose")
+        low, high = self._kept_L[lane], self._written_L[lane]
+        require(low <= length <= high and length, f"lane {lane}: {length} rows to keep, it has {low} to {high}")
+        require(0 <= slot < self.slots, f"slot {slot} of {self.slots}")
+        self._slots[slot] = self._stream_L[lane], length
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Starts a new stream behind a kept one. Raises PlanError, ReuseError."""
+        number, self.restores = self.restores, self.restores + 1
+        if number in self._faults.fail_restores:
+            raise ReuseError(f"restore {number} fails on purpose")
+        require(slot in self._slots, f"slot {slot} holds nothing")
+        self._streams += 1
+        parent, length = self._slots[slot]
+        self._stream_L[lane] = Stream(self._streams, parent, length)
+        self._kept_L[lane] = self._written_L[lane] = length
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
+        require(0 <= source < self.pages and 0 <= target < self.pages, f"page {source} to {target} of {self.pages}")
+        self._held.copy(source, target)
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Returns a slot's content and the pages'. Raises PlanError."""
+        require(slot in self._slots, f"slot {slot} holds nothing")
+        return self._slots[slot], [self._held.take(page) for page in pages]
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Puts them back. Raises PlanError, and ReuseError where Faults says so of the next restore."""
+        assert isinstance(held, tuple)
+        if self.restores in self._faults.fail_restores:
+            self._slots.clear()
+            raise ReuseError("a refill fails on purpose")
+        self._slots[slot], contents = held
+        require(len(contents) == len(pages), f"{len(contents)} pages were held, {len(pages)} given")
+        for page, content in zip(pages, contents, strict=True):
+            self._held.put(page, content)
+
     def draft(self, plan: DraftPlan) -> DraftOutput:
         """Drafts as the head's script says. Raises as `round`."""
         number = self.draft_calls
         self.draft_calls += 1
         if number in self._faults.fail_drafts:
             raise RuntimeError(f"draft call {number} fails on purpose")
-        _require(plan.rows, "no lane drafts")
-        _require(len({row.lane for row in plan.rows}) == len(plan.rows), "a lane drafts twice")
+        require(plan.rows, "no lane drafts")
+        require(len({row.lane for row in plan.rows}) == len(plan.rows), "a lane drafts twice")
         chains = [self._chain(plan, number, row) for number, row in enumerate(plan.rows)]
         return DraftOutput(tuple(chains), tuple((0.9,) * len(chain) for chain in chains))
 
     def _chain(self, plan: DraftPlan, number: int, row: DraftRow) -> tuple[int, ...]:
         lane, draw = row.lane, row.draw
         kept, written = self._kept_L[lane], self._written_L[lane]
-        _require(kept <= row.position + 1 <= written, f"lane {lane}: drafts from {row.position}, {kept} rows are kept")
-        _require((draw.row, draw.position) == (number, row.position + 2), f"lane {lane}: draws {draw.position}")
-        _require(1 <= row.depth <= self.draft_depth, f"lane {lane}: {row.depth} drafts")
+        require(kept <= row.position + 1 <= written, f"lane {lane}: drafts from {row.position}, {kept} rows are kept")
+        require((draw.row, draw.position) == (number, row.position + 2), f"lane {lane}: draws {draw.position}")
+        require(1 <= row.depth <= self.draft_depth, f"lane {lane}: {row.depth} drafts")
         last = (row.position + row.depth - 1) // self.page
-        _require((plan.pages_LP[lane, : last + 1] >= 0).all(), f"lane {lane}: no page for the chain")
+        require((plan.pages_LP[lane, : last + 1] >= 0).all(), f"lane {lane}: no page for the chain")
         tokens, truth = [*self._read(plan, lane, 0, row.position + 1), row.token], []
         for step in range(row.depth):
             forced = self._script(tokens) if self._script is not None else None
@@ -131,7 +188,7 @@ class FakeSteps:
     def _check(self, plan: RoundPlan) -> None:
         rows = len(plan.token_B)
         width = -(-self.context // self.page)
-        _require(1 <= rows <= self.max_rows, f"{rows} rows, from 1 to {self.max_rows} fit")
+        require(1 <= rows <= self.max_rows, f"{rows} rows, from 1 to {self.max_rows} fit")
         for name, shape, dtype in (
             ("token_B", (rows,), np.int32),
             ("lane_B", (rows,), np.int32),
@@ -141,56 +198,59 @@ class FakeSteps:
             ("pages_LP", (self.lanes, width), np.int32),
         ):
             array = getattr(plan, name)
-            _require(array.shape == shape and array.dtype == dtype, f"{name} is {array.dtype}{array.shape}")
-        pages = plan.pages_LP[plan.pages_LP >= 0]
-        _require(len(np.unique(pages)) == len(pages), "a page stands twice in the page table")
+            require(array.shape == shape and array.dtype == dtype, f"{name} is {array.dtype}{array.shape}")
+        for lane, pages in enumerate(plan.pages_LP):
+            pages = pages[pages >= 0]
+            require(len(np.unique(pages)) == len(pages), f"lane {lane}: a page stands twice in the page table")
+        self._check_written(plan)
         changes = np.flatnonzero(np.diff(plan.lane_B)) + 1
         lanes = plan.lane_B[[0, *changes]]
-        _require(len(np.unique(lanes)) == len(lanes), "a lane's rows are not contiguous")
+        require(len(np.unique(lanes)) == len(lanes), "a lane's rows are not contiguous")
         self._check_windows(plan)
         self._check_asked(plan)
 
+    def _check_written(self, plan: RoundPlan) -> None:
+        """No page that a row writes, or the row before it, stands in another lane's table."""
+        for lane, position in zip(plan.lane_B, plan.position_B, strict=True):
+            pages = plan.pages_LP[lane, [position // self.page, max(0, position - 1) // self.page]]
+            require(
+                not np.isin(np.delete(plan.pages_LP, lane, axis=0), pages[pages >= 0]).any(),
+                f"lane {lane}: position {position} lies in another lane's page",
+            )
+
     def _check_windows(self, plan: RoundPlan) -> None:
         for row in np.flatnonzero(plan.speculative_B):
-            _require(row > 0 and plan.lane_B[row - 1] == plan.lane_B[row], f"row {row}: a draft follows nothing")
-            _require(row % self.row_tile > 0, f"row {row}: a window crosses a tile border")
+            require(row > 0 and plan.lane_B[row - 1] == plan.lane_B[row], f"row {row}: a draft follows nothing")
+            require(row % self.row_tile > 0, f"row {row}: a window crosses a tile border")
 
     def _check_asked(self, plan: RoundPlan) -> None:
         for name, asked in (("draw", plan.draws), ("score", plan.scores)):
             rows = [entry.row for entry in asked]
-            _require(len(set(rows)) == len(rows), f"two {name}s of one row")
-            _require(all(0 <= row < len(plan.token_B) for row in rows), f"a {name} of a row that is not there")
+            require(len(set(rows)) == len(rows), f"two {name}s of one row")
+            require(all(0 <= row < len(plan.token_B) for row in rows), f"a {name} of a row that is not there")
         for draw in plan.draws:
-            _require(draw.position == plan.position_B[draw.row] + 1, f"row {draw.row} draws position {draw.position}")
+            require(draw.position == plan.position_B[draw.row] + 1, f"row {draw.row} draws position {draw.position}")
 
     def _write(self, plan: RoundPlan, row: int) -> None:
         lane, position, token = int(plan.lane_B[row]), int(plan.position_B[row]), int(plan.token_B[row])
         first = row == 0 or plan.lane_B[row - 1] != lane
         if position == 0:
             self._streams += 1
-            self._stream_L[lane], self._kept_L[lane], self._written_L[lane] = self._streams, 0, 0
+            self._stream_L[lane], self._kept_L[lane], self._written_L[lane] = Stream(self._streams), 0, 0
         low = self._kept_L[lane] if first else self._written_L[lane]
-        _require(low <= position <= self._written_L[lane], f"lane {lane}: position {position}, wanted {low}")
-        _require(position < self.context and 0 <= token < self.vocabulary, f"lane {lane}: {token} at {position}")
-        page, slot = int(plan.pages_LP[lane, position // self.page]), position % self.page
-        _require(0 <= page < self.pages, f"lane {lane}: no page for position {position}")
-        self._tokens_PS[page, slot] = token
-        self._writers_PS[page, slot] = self._stream_L[lane], position
+        require(low <= position <= self._written_L[lane], f"lane {lane}: position {position}, wanted {low}")
+        require(position < self.context and 0 <= token < self.vocabulary, f"lane {lane}: {token} at {position}")
+        self._held.write(plan.pages_LP[lane], self._stream_L[lane], position, token)
         self._written_L[lane] = position + 1
         if not plan.speculative_B[row]:
             self._kept_L[lane] = position + 1
         before = self._read(plan, lane, max(0, position - self.history), position)[::-1]
         wanted = before + [-1] * (self.history - len(before))
-        _require(plan.history_BN[row].tolist() == wanted, f"row {row}: history {plan.history_BN[row]}, wanted {wanted}")
+        require(plan.history_BN[row].tolist() == wanted, f"row {row}: history {plan.history_BN[row]}, wanted {wanted}")
 
     def _read(self, plan: RoundPlan | DraftPlan, lane: int, begin: int, end: int) -> list[int]:
         """The lane's tokens at positions begin to end - 1, as its pages hold them."""
-        positions = np.arange(begin, end)
-        pages, slots = plan.pages_LP[lane, positions // self.page], positions % self.page
-        writers = self._writers_PS[pages, slots]
-        own = (pages >= 0) & (writers[:, 0] == self._stream_L[lane]) & (writers[:, 1] == positions)
-        _require(bool(own.all()), f"lane {lane}: positions {positions[~own]} hold nothing or another stream's rows")
-        return self._tokens_PS[pages, slots].tolist()
+        return self._held.read(plan.pages_LP[lane], self._stream_L[lane], begin, end)
 
     def _logits(self, plan: RoundPlan, row: int) -> tuple[np.ndarray, bool]:
         tokens = self._read(plan, int(plan.lane_B[row]), 0, int(plan.position_B[row]) + 1)
@@ -207,8 +267,3 @@ class FakeSteps:
     def _score(self, plan: RoundPlan, score: Score) -> tuple[TokenLogprobs, bool]:
         logits_V, finite = self._logits(plan, score.row)
         return fake_logprobs(logits_V, score.target, score.top), finite
-
-
-def _require(ok: object, problem: str) -> None:
-    if not ok:
-        raise PlanError(problem)

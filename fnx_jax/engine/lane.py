@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fnx_jax.engine.draws import DrawArrays
 from fnx_jax.engine.ending import End, ending
+from fnx_jax.engine.prompt_cache.entries import Kind
 from fnx_jax.engine.request import Request, Timing, TokenLogprobs
 from fnx_jax.engine.steps import Draw
 
@@ -22,7 +23,8 @@ class Lane:
 
     index: the lane's number. order: how many requests were admitted before. pages: the cache pages it holds.
     limit: reply tokens at most. tokens: prompt, then reply; the newest reply token is pending, not yet in the cache.
-    filled: positions whose rows are in the cache and kept.
+    filled: positions whose rows are in the cache and kept; cached: those that were there before the first round.
+    marks: prompt rows after which a round has to end, so that the state can be kept.
     held, chances: drafts for the tokens after the pending one, and the draft head's probability of each.
     passed: rounds since the prompt last got a row. scores: the prompt's log-probabilities so far.
     """
@@ -41,7 +43,8 @@ class Lane:
         self.request = waiting.request
         self.tokens = [int(token) for token in waiting.request.prompt]
         self.prompt_length = len(self.tokens)
-        self.filled = 0
+        self.filled = self.cached = 0
+        self.marks: dict[int, Kind] = {}
         self.held: tuple[int, ...] = ()
         self.chances: tuple[float, ...] = ()
         self.passed = 0
@@ -53,6 +56,11 @@ class Lane:
     def filling(self) -> bool:
         """Whether prompt rows remain."""
         return self.filled < self.prompt_length
+
+    def prompt_end(self, rows: int) -> int:
+        """Returns where a piece of at most `rows` prompt rows ends: at the next mark, if that comes first."""
+        end = min(self.prompt_length, self.filled + rows)
+        return min((mark for mark in self.marks if self.filled < mark < end), default=end)
 
     @property
     def replied(self) -> int:

@@ -25,6 +25,8 @@ class EngineConfig:
     max_prefill_stall_ms: how long a round may take while replies are being decoded, as far as its prompt rows decide.
     passes: a filling prompt that got no row in this many rounds goes first.
     records: round records kept.
+    prompt_cache_min_tokens: least rows between two kept states; a shorter prompt leaves none.
+    prompt_cache_host_bytes: memory of the host for kept states that had to leave the devices.
     """
 
     max_queue: int = 256
@@ -33,9 +35,20 @@ class EngineConfig:
     max_prefill_stall_ms: float | None = None
     passes: int = 8
     records: int = 1024
+    prompt_cache_min_tokens: int = 256
+    prompt_cache_host_bytes: int = 0
 
     def __post_init__(self):
-        for name, least in (("max_queue", 0), ("prefill_chunk", 1), ("stall_rows", 1), ("passes", 1), ("records", 1)):
+        for name in (
+            "max_queue",
+            "prefill_chunk",
+            "stall_rows",
+            "passes",
+            "records",
+            "prompt_cache_min_tokens",
+            "prompt_cache_host_bytes",
+        ):
+            least = 0 if name in ("max_queue", "prompt_cache_host_bytes") else 1
             if getattr(self, name) < least:
                 raise ValueError(f"EngineConfig: {name} is {getattr(self, name)}, must be at least {least}")
         if self.max_prefill_stall_ms is not None and not self.max_prefill_stall_ms > 0:
@@ -74,6 +87,9 @@ def _check_prompt(request: Request, steps: Steps) -> None:
     outside = ids[(ids < 0) | (ids >= steps.vocabulary)]
     if outside.size:
         raise EngineError(f"prompt: token id {outside[0]} is not in the vocabulary of {steps.vocabulary} ids")
+    for mark in request.marks:
+        if not 1 <= mark <= len(request.prompt):
+            raise EngineError(f"marks: {mark}, from 1 to the prompt's {len(request.prompt)} tokens was wanted")
 
 
 def _check_sampling(sampling: SamplingParams) -> None:

@@ -1,6 +1,7 @@
 """Host side: which pages of the device's pool belong to whom.
 
-References are counted, so that lanes and kept prompts can hold the same page. Read next: scheduler.py.
+References are counted, so that lanes and kept prompts can hold the same page. Nobody writes a page with two holders:
+whoever goes on from a kept prompt gets a copy of its last page. Read next: scheduler.py.
 """
 
 from collections import Counter
@@ -40,6 +41,14 @@ class PagePool:
     def needed(self, positions: int) -> int:
         """Returns how many pages hold `positions` positions."""
         return -(-positions // self.page)
+
+    def shareable(self, length: int) -> int:
+        """Returns how many pages at the front nobody writes any more once `length` positions are filled.
+
+        The page of the last position is none of them, even a full one: a draft head writes there when the next token
+        is known, so two holders with unlike tokens must not share it.
+        """
+        return max(0, length - 1) // self.page
 
     def alloc(self, count: int) -> tuple[int, ...]:
         """Takes `count` free pages for one holder. Raises PageError, taking none, where fewer are free."""

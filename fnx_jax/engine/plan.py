@@ -64,10 +64,10 @@ def prompt_order(lanes: Sequence[Lane], passes: int) -> list[Lane]:
 
 
 def prompt_pieces(ordered: Sequence[Lane], rows: int) -> list[Segment]:
-    """Deals at most `rows` prompt rows to the lanes in order, each as many as it still needs."""
+    """Deals at most `rows` prompt rows to the lanes in order, each as many as it needs to its next mark."""
     segments = []
     for lane in ordered:
-        end = min(lane.prompt_length, lane.filled + rows)
+        end = lane.prompt_end(rows)
         if end > lane.filled:
             segments.append(_prompt_piece(lane, end))
             rows -= end - lane.filled

@@ -61,13 +61,16 @@ class Request:
     """One reply to make.
 
     prompt: token ids, at least one. watcher: text-level stop, None where the request has no stop strings; the
-    engine's thread is its only caller.
+    engine's thread is its only caller. cache_prompt: whether kept states may be resumed and made; never changes tokens.
+    marks: rows of the prompt up to which others may begin alike, from 1 to all; hints of where to keep a state.
     """
 
     id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     watcher: StopWatcher | None = None
+    cache_prompt: bool = True
+    marks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Emission:
     tokens: newly committed ids, in order. logprobs: one entry a token where asked for.
     prompt_logprobs: sent once, when the prompt is filled; the first prompt token has None.
     drafted, accepted: drafts that were tested for it, and those of them that became its tokens.
-    finish: set on the last emission.
+    finish: set on the last emission. cached_tokens: prompt tokens that were not run, their state having been kept.
     """
 
     request_id: str
@@ -119,6 +122,7 @@ class Emission:
     finish: Finish | None = None
     drafted: int = 0
     accepted: int = 0
+    cached_tokens: int = 0
 
 
 Sink = Callable[[Emission], None]

@@ -16,18 +16,20 @@ from fnx_jax.engine.lane import Lane, Waiting
 from fnx_jax.engine.limits import EngineConfig, check_request, reply_limit
 from fnx_jax.engine.pages import PageError, PagePool, PageTable
 from fnx_jax.engine.plan import Drafts, Planned, assemble, prompt_order, prompt_pieces, windows
+from fnx_jax.engine.prompt_cache.reuse import Reuse, Start
 from fnx_jax.engine.records import RoundLog, RoundRecord, record_round
 from fnx_jax.engine.request import Emission, EngineError, Finish, QueueFull, Request, Timing
 from fnx_jax.engine.stall import RoundTimes, prompt_rows_most
 from fnx_jax.engine.status import EngineStatus, Totals
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, Steps
 
 
 class Scheduler:
     """Waiting requests, lanes and pages of one device.
 
-    steps: read for its limits only. on_record: is given each round's record. drafts: proposes drafts, in place of the
-    drafter. drafter: decides on drafts of the draft head and copies; None: there are none. clock: seconds, for timings.
+    steps: read for its limits, and told what to keep and to restore. on_record: is given each round's record.
+    drafts: proposes drafts, in place of the drafter. drafter: decides on drafts of the draft head and copies; None:
+    there are none. clock: seconds, for timings.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Scheduler:
         self.pool = PagePool(steps.pages, steps.page)
         self.records = RoundLog(self.config.records, on_record)
         self._steps, self._drafts, self._clock = steps, drafts, clock
+        self._reuse = Reuse(steps, self.pool, self.config.prompt_cache_min_tokens, self.config.prompt_cache_host_bytes)
         self._lane_drafts: LaneDrafts | None = None
         if drafter is not None and drafts is None:
             self._lane_drafts = LaneDrafts(drafter, steps.draft_depth, steps.row_tile)
@@ -95,12 +98,21 @@ class Scheduler:
         """Gives lanes and pages to waiting requests, in order, while both are there.
 
         Returns: the last emission of each request that could not be started; the others are none the worse.
+        Raises: what the device raises where its lanes are lost.
         """
         failed = []
-        while self._waiting and None in self._lanes and self._pages(self._waiting[0]) <= self.pool.free:
-            waiting = self._waiting.popleft()
+        while self._waiting and None in self._lanes:
+            waiting = self._waiting[0]
+            start = self._reuse.find(waiting.request, self._pages(waiting))
+            if start is None:
+                break
             try:
-                self._start(waiting)
+                pages = self._reuse.take(start, self._lanes.index(None))
+            except ReuseError:
+                continue  # the state is gone: from an earlier one, or from row 0
+            self._waiting.popleft()
+            try:
+                self._start(waiting, start, pages)
             except Exception as error:
                 failed.append(self._drop(waiting, End("error", error=f"not started: {type(error).__name__}: {error}")))
         return failed
@@ -145,10 +157,13 @@ class Scheduler:
         self._count(rows, prompt_rows, emissions)
         if self._lane_drafts is not None:
             self._lane_drafts.note_round(planned.segments, emissions, seconds)
-        ended = {emission.request_id for emission in emissions if emission.finish}
+        ended = {emission.request_id: emission.finish.reason for emission in emissions if emission.finish}
+        for segment in planned.segments:
+            if segment.prompt and segment.lane.request.id not in ended:
+                self._reuse.keep_prompt(segment.lane)
         for lane in self._running():
-            if lane.request.id in ended:
-                self._release(lane)
+            if (reason := ended.get(lane.request.id)) is not None:
+                self._release(lane, whole=reason in ("stop", "length"))
         self.records.append(record)
         return emissions
 
@@ -185,20 +200,21 @@ class Scheduler:
             filling=filling,
             waiting=len(self._waiting),
             pages=self.pool.pages,
-            pages_used=self.pool.used,
+            pages_used=len(self._reuse.held),
             prompt_tokens=self._totals.prompt_tokens,
             generation_tokens=self._totals.generation_tokens,
             rounds=self._totals.rounds,
             rows=self._totals.rows,
             finished=dict(self._totals.finished),
+            cache=self._reuse.status(),
             draft_windows=self._totals.draft_windows,
             drafted=self._totals.by_place(self._totals.drafted),
             accepted=self._totals.by_place(self._totals.accepted),
         )
 
     def verify(self) -> None:
-        """Raises PageError unless the lanes in use explain every page reference."""
-        self.pool.check(lane.pages for lane in self._running())
+        """Raises PageError unless the lanes in use and the kept states explain every page reference."""
+        self.pool.check(holder.pages for holder in (*self._running(), *self._reuse.entries))
 
     def _running(self) -> list[Lane]:
         return [lane for lane in self._lanes if lane is not None]
@@ -210,9 +226,8 @@ class Scheduler:
         request = waiting.request
         return self.pool.needed(len(request.prompt) + reply_limit(request, self._steps.context))
 
-    def _start(self, waiting: Waiting) -> None:
+    def _start(self, waiting: Waiting, start: Start, pages: tuple[int, ...]) -> None:
         index = self._lanes.index(None)
-        pages = self.pool.alloc(self._pages(waiting))
         try:
             limit = reply_limit(waiting.request, self._steps.context)
             lane = Lane(index, self._admitted, waiting, pages, limit, self._steps.vocabulary, self._clock())
@@ -222,13 +237,20 @@ class Scheduler:
         self._table.assign(index, pages)
         self._lanes[index] = lane
         self._admitted += 1
+        self._reuse.begin(lane, start)
+        self._note_held()
 
-    def _release(self, lane: Lane) -> None:
+    def _release(self, lane: Lane, whole: bool = False) -> None:
+        self._reuse.end(lane, whole)
         self._lanes[lane.index] = None
         if self._lane_drafts is not None:
             self._lane_drafts.forget(lane)
         self._table.clear(lane.index)
         self.pool.release(lane.pages)
+        self._note_held()
+
+    def _note_held(self) -> None:
+        self._reuse.held = {page for lane in self._running() for page in lane.pages}
 
     def _drop(self, waiting: Waiting, end: End) -> Emission:
         self._totals.finished[end.reason] += 1
@@ -244,7 +266,8 @@ class Scheduler:
             if lane.request.id in wanted:
                 self._release(lane)
                 self._totals.finished[end.reason] += 1
-                emissions.append(Emission(lane.request.id, finish=finish(lane, end, self._clock())))
+                last = finish(lane, end, self._clock())
+                emissions.append(Emission(lane.request.id, finish=last, cached_tokens=lane.cached))
         return emissions
 
     def _count(self, rows: int, prompt_rows: int, emissions: Iterable[Emission]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
+from fnx_jax.engine.prompt_cache.status import CacheStatus
 from fnx_jax.engine.request import FinishReason
 
 
@@ -13,12 +14,12 @@ class EngineStatus:
     """The engine at one moment.
 
     lanes: lanes there are; running: those decoding a reply; filling: those with prompt rows left.
-    waiting: requests without a lane. pages, pages_used: of the cache.
+    waiting: requests without a lane. pages: of the cache; pages_used: those that lanes hold.
     prompt_tokens: prompt rows run; generation_tokens: reply tokens committed; rounds, rows: run, padding not counted.
     finished: requests ended, by reason; every reason is present.
     draft_windows: windows that tested drafts. drafted, accepted: how many first drafts, second drafts and so on were
     tested, and how many of them became tokens.
-    closed: new requests are refused. failed: what ended the engine, None while it works.
+    cache: kept states. closed: new requests are refused. failed: what ended the engine, None while it works.
     """
 
     lanes: int
@@ -35,6 +36,7 @@ class EngineStatus:
     draft_windows: int = 0
     drafted: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
+    cache: CacheStatus = CacheStatus()
     closed: bool = False
     failed: str | None = None
 

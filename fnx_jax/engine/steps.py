@@ -126,6 +126,10 @@ class DraftOutput:
     chances: tuple[tuple[float, ...], ...] = ()
 
 
+class ReuseError(RuntimeError):
+    """A lane's state could not be kept or restored; the lanes are as they were."""
+
+
 class Steps(Protocol):
     """What the loop needs from a device, real or fake.
 
@@ -133,6 +137,9 @@ class Steps(Protocol):
     context: positions a lane may hold. page, pages: positions of a page; pages in the pool.
     vocabulary: ids; history: previous tokens a row needs.
     draft_depth: drafts of a chain at most, below row_tile; 0 where there is no draft head.
+    slots: kept states there is room for beside their pages, 0 for none. state_bytes, page_bytes: of a kept state
+    without its pages and of a page, on all devices. owner: whoever wrote its pages and slots last; what another one
+    kept there is gone. Whoever begins to use them puts itself there.
     """
 
     lanes: int
@@ -144,6 +151,10 @@ class Steps(Protocol):
     vocabulary: int
     history: int
     draft_depth: int
+    slots: int
+    state_bytes: int
+    page_bytes: int
+    owner: object
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Runs one round and waits for it."""
@@ -153,5 +164,35 @@ class Steps(Protocol):
         """Drafts for lanes whose kept rows have run, and waits for it. No round's results depend on it.
 
         One that raises has lost its drafts, and no more.
+        """
+        ...
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Copies a lane's state after its first `length` rows into a slot, without waiting; not its pages.
+
+        length: rows that are kept, from the first row that was certain in the lane's last round on.
+        Raises: ReuseError; every slot's content is lost then.
+        """
+        ...
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Gives a lane the state in a slot, without waiting: its next row is the one after those.
+
+        Raises: ReuseError.
+        """
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies all that a page holds into another one, without waiting. Raises: ReuseError."""
+        ...
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Copies a kept state and its pages to the host's memory, and waits. Raises: ReuseError."""
+        ...
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Copies what `spill` returned into a slot and into as many pages, without waiting.
+
+        Raises: ReuseError; every slot's content is lost then.
         """
         ...

@@ -25,6 +25,7 @@ class Family:
     deal: Any
     empty_cache: Any
     cache_layout: Any
+    cache_kinds: Any
     commit: Any
     forward_rows: Any
     final_hidden: Any
@@ -49,6 +50,7 @@ FLASH_NEXT = Family(
     deal=shards.deal,
     empty_cache=cache.empty_cache,
     cache_layout=cache.cache_layout,
+    cache_kinds=cache.cache_kinds,
     commit=cache.commit,
     forward_rows=forward.forward_rows,
     final_hidden=forward.final_hidden,

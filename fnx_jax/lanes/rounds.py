@@ -4,7 +4,7 @@ All programs of a round are queued first and their results fetched once, at the 
 program that fails or is interrupted leaves every lane empty.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +15,11 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, RoundPlan
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.drafting import Chains
+from fnx_jax.lanes.kept_states import HeldState, KeptSizes, KeptStates, unless_lost
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
@@ -72,6 +73,7 @@ class DeviceSteps:
     """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile.
 
     layered, draft_blocks: see lanes.programs; heights: see lanes.tiles.blocks. None changes a token.
+    sizes: of kept states. kept: their slots, None without any.
     """
 
     device: Device
@@ -86,6 +88,12 @@ class DeviceSteps:
     draft_depth: int = 0
     draft_blocks: int | None = None
     row_tile: int = ROW_TILE
+    slots: int = 0
+    sizes: KeptSizes = KeptSizes(0, 0)
+    owner: object = None
+    kept: KeptStates | None = field(init=False)
+    state_bytes: int = field(init=False)
+    page_bytes: int = field(init=False)
     vocabulary: int = field(init=False)
     history: int = field(init=False)
     programs: Programs = field(init=False)
@@ -102,6 +110,10 @@ class DeviceSteps:
             self.layered,
             self.draft_blocks,
         )
+        self.kept, self.state_bytes, self.page_bytes = None, self.sizes.state, self.sizes.page
+        if self.slots:
+            parts = (device.family, device.config, device.shards, device.mesh, device.params)
+            self.kept = KeptStates(*parts, self.state, self.slots)
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         """Queues every block's programs, then waits once: for the last of them, and so for all results."""
@@ -173,6 +185,48 @@ class DeviceSteps:
         """Takes accepted rows into the recurrent states, without waiting."""
         with self._taking_over():
             self.state = self.programs.commit(self.device.params, self.state, length_L.astype(np.int32))
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """As in engine.steps.Steps."""
+        self._slots().keep(self.state, lane, length, slot)
+
+    def restore(self, slot: int, lane: int) -> None:
+        """As in engine.steps.Steps. Raises what the device raises where the lanes are lost; they are empty then."""
+        self._exchange(lambda state: self._slots().restore(state, slot, lane))
+
+    def copy_page(self, source: int, target: int) -> None:
+        """As in engine.steps.Steps. Raises as `restore`."""
+        self._exchange(lambda state: self._slots().copy_page(state, source, target))
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> HeldState:
+        """As in engine.steps.Steps."""
+        try:
+            return self._slots().spill(self.state, slot, pages)
+        except Exception as error:
+            raise ReuseError(f"{type(error).__name__}: {error}") from error
+
+    def refill(self, held: Any, slot: int, pages: tuple[int, ...]) -> None:
+        """As in engine.steps.Steps. Raises as `restore`."""
+        kept = self._slots()
+        try:
+            self._exchange(lambda state: kept.refill(state, held, slot, pages))
+        except BaseException:
+            kept.empty()
+            raise
+
+    def _slots(self) -> KeptStates:
+        if self.kept is None:
+            raise ReuseError("the model was loaded without room for kept states")
+        return self.kept
+
+    def _exchange(self, work: Callable[[LaneState], LaneState]) -> None:
+        try:
+            self.state = unless_lost(work, self.state)
+        except ReuseError:
+            raise
+        except BaseException:
+            self.state = emptied(self.state)
+            raise
 
     @contextmanager
     def _taking_over(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from fnx_jax.families import Family
+from fnx_jax.families.leaves import Leaf
 from fnx_jax.mesh import SAME, zeros
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.gated_delta.rows import recent_taps, ring_rows, write_ring
@@ -35,14 +36,26 @@ def empty_state(
     family: Family, config: Any, shards: Any, lanes: int, pages: int, page: int, dtype: jnp.dtype, mesh: Mesh
 ) -> LaneState:
     """Allocates the lanes once, each rank's share on that rank; nothing is allocated per request."""
+    shapes = state_shapes(family, config, shards, lanes, pages, page, dtype)
+    layout = LaneState(cache=family.cache_layout(shapes.cache, shards), streams_LRN=SAME)
+    return jax.tree.map(lambda leaf, spec: zeros(leaf.shape, leaf.dtype, spec, mesh), shapes, layout)
+
+
+def state_shapes(
+    family: Family, config: Any, shards: Any, lanes: int, pages: int, page: int, dtype: jnp.dtype
+) -> LaneState:
+    """Shape and dtype of every leaf on one rank."""
 
     def one_rank() -> LaneState:
         streams = jnp.zeros((lanes, ring_rows(1), config.streams * config.hidden), jnp.float32)
         return LaneState(cache=family.empty_cache(config, shards, lanes, pages, page, dtype), streams_LRN=streams)
 
-    shapes = jax.eval_shape(one_rank)
-    layout = LaneState(cache=family.cache_layout(shapes.cache, shards), streams_LRN=SAME)
-    return jax.tree.map(lambda leaf, spec: zeros(leaf.shape, leaf.dtype, spec, mesh), shapes, layout)
+    return jax.eval_shape(one_rank)
+
+
+def state_kinds(family: Family, state: LaneState) -> LaneState:
+    """What each leaf of the lanes is; a leaf that nobody described is an error of the tree's structure."""
+    return LaneState(cache=family.cache_kinds(state.cache), streams_LRN=Leaf.RING)
 
 
 def emptied(state: Any) -> Any:

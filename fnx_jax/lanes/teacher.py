@@ -84,6 +84,7 @@ def _history(token_T: np.ndarray, start: int, stop: int, back: int) -> np.ndarra
 
 
 def _plan(steps: DeviceSteps, pieces: Sequence[_Piece], scores: tuple[Score, ...] = ()) -> RoundPlan:
+    steps.owner = None  # the pages that an engine may have kept are written
     per_lane = -(-steps.context // steps.page)
     pages = np.arange(steps.lanes * per_lane, dtype=np.int32).reshape(steps.lanes, per_lane)
     positions = np.concatenate([np.arange(start, stop, dtype=np.int32) for _, _, start, stop in pieces])

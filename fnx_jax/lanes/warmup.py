@@ -25,6 +25,12 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
             steps.draft(_draft_plan(steps, Draw(row=0, position=2, seed=1, bias_V=bias_V)))
     progress("commit")
     steps.commit(np.zeros(steps.lanes, np.int32))
+    if steps.slots:
+        progress("kept states")
+        steps.keep(0, 1, 0)
+        steps.restore(0, 0)
+        steps.copy_page(0, 0)
+        steps.refill(steps.spill(0, (0,)), 0, (0,))
 
 
 def _draft_plan(steps: DeviceSteps, draw: Draw) -> DraftPlan:

@@ -11,7 +11,7 @@ from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.handshake import compare, greet
 from fnx_jax.ranks.link import Link
-from fnx_jax.ranks.messages import Commit, Draft, End, Ready, Round, Service
+from fnx_jax.ranks.messages import Commit, CopyPage, Draft, End, Keep, Ready, Restore, Round, Service
 from fnx_jax.ranks.steps import Called
 
 RETRY_S = 0.2
@@ -76,6 +76,12 @@ def follow(link: Link, steps: Called, silence_s: float) -> None:
                 _draft(steps, plan)
             case Commit(length):
                 steps.commit(length)
+            case Keep(lane, length, slot):
+                steps.keep(lane, length, slot)
+            case Restore(slot, lane):
+                steps.restore(slot, lane)
+            case CopyPage(source, target):
+                steps.copy_page(source, target)
             case End():
                 return link.close()
             case message:

@@ -57,6 +57,28 @@ class Commit(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     length: np.ndarray
 
 
+class Keep(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Rank 0 copies a lane's state after so many rows into a slot."""
+
+    lane: int
+    length: int
+    slot: int
+
+
+class Restore(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Rank 0 gives a lane the state in a slot."""
+
+    slot: int
+    lane: int
+
+
+class CopyPage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Rank 0 copies a page."""
+
+    source: int
+    target: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A follower was asked to stop; rank 0 may finish what runs, then ends all."""
 
@@ -71,7 +93,7 @@ class Left(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     why: str
 
 
-AnyMessage = Facts | Service | Ready | Beat | Round | Draft | Commit | Stop | End | Left
+AnyMessage = Facts | Service | Ready | Beat | Round | Draft | Commit | Keep | Restore | CopyPage | Stop | End | Left
 
 
 def encode(message: AnyMessage) -> bytes:

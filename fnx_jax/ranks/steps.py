@@ -4,9 +4,9 @@ from typing import Protocol
 
 import numpy as np
 
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, RoundPlan, Steps
 from fnx_jax.ranks.leader import Leader
-from fnx_jax.ranks.messages import Commit, Draft, Round
+from fnx_jax.ranks.messages import Commit, CopyPage, Draft, Keep, Restore, Round
 
 
 class Called(Protocol):
@@ -24,6 +24,18 @@ class Called(Protocol):
         """Takes accepted rows into the recurrent states."""
         ...
 
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Keeps a lane's state."""
+        ...
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Restores a kept one."""
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page."""
+        ...
+
 
 class CalledSteps(Steps, Called, Protocol):
     """A device, as the engine and the other ranks know it."""
@@ -37,6 +49,8 @@ class LeaderSteps:
         self.context, self.page, self.pages = steps.context, steps.page, steps.pages
         self.vocabulary, self.history = steps.vocabulary, steps.history
         self.draft_depth = steps.draft_depth
+        self.owner: object = None
+        self.slots, self.state_bytes, self.page_bytes = steps.slots, steps.state_bytes, steps.page_bytes
         self._steps, self._leader = steps, leader
 
     def round(self, plan: RoundPlan) -> RoundOutput:
@@ -53,3 +67,26 @@ class LeaderSteps:
         """Commits on all ranks. Raises as `round`."""
         self._leader.send(Commit(length_L))
         self._steps.commit(length_L)
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        """Keeps a lane's state on all ranks. Raises as `round`, and ReuseError."""
+        self._leader.send(Keep(lane, length, slot))
+        self._steps.keep(lane, length, slot)
+
+    def restore(self, slot: int, lane: int) -> None:
+        """Restores a kept state on all ranks. Raises as `keep`."""
+        self._leader.send(Restore(slot, lane))
+        self._steps.restore(slot, lane)
+
+    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+        """Raises ReuseError: every rank would have to hold its own part."""
+        raise ReuseError("states of several processes are not copied to the host")
+
+    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+        """Raises ReuseError, as there is nothing to come back."""
+        raise ReuseError("states of several processes are not copied to the host")
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copies a page on all ranks. Raises as `keep`."""
+        self._leader.send(CopyPage(source, target))
+        self._steps.copy_page(source, target)

@@ -51,6 +51,23 @@ flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches
 flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values=FLAGS)
 flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_rows", 512, "Rows of a round at most, a multiple of 16.", 16, flag_values=FLAGS)
+flags.DEFINE_float(
+    "prompt_cache_gib",
+    None,
+    "GiB on all devices for kept states of prompts; 0 keeps none. By default what the lanes take, 2 at most.",
+    0.0,
+    flag_values=FLAGS,
+)
+flags.DEFINE_float(
+    "prompt_cache_host_gib",
+    0.0,
+    "GiB of the host's memory for kept states that had to leave the devices.",
+    0.0,
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "prompt_cache_min_tokens", 256, "Least tokens between two kept states of a prompt.", 1, flag_values=FLAGS
+)
 flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
 flags.DEFINE_bool("drafts", True, "Load the draft head, where there is one, and draft.", flag_values=FLAGS)
 flags.DEFINE_integer("mtp_drafts", 15, "Drafts of a chain at most.", 1, 15, flag_values=FLAGS)
@@ -153,6 +170,7 @@ def model_settings() -> ModelSettings:
         drafts=FLAGS.drafts,
         mtp_drafts=FLAGS.mtp_drafts,
         draft_vocabulary=None if blocks == "all" else int(blocks),
+        prompt_cache_bytes=None if FLAGS.prompt_cache_gib is None else int(FLAGS.prompt_cache_gib * 2**30),
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,
     )
@@ -180,6 +198,8 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         max_queue=FLAGS.max_queue,
         prefill_chunk=FLAGS.prefill_chunk,
         max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
+        prompt_cache_min_tokens=FLAGS.prompt_cache_min_tokens,
+        prompt_cache_host_bytes=int(FLAGS.prompt_cache_host_gib * 2**30),
     )
     steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
     drafter = policy_for(steps)
@@ -202,6 +222,8 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
             "lanes": model.steps.lanes,
             "prefill_chunk": config.prefill_chunk,
             "dtype": FLAGS.dtype or "served",
+            "prompt_cache_states": model.steps.slots,
+            "prompt_cache_min_tokens": config.prompt_cache_min_tokens,
             "mtp_drafts": model.steps.draft_depth,
         },
         drafts=model.steps.draft_depth > 0,
@@ -227,6 +249,8 @@ def main(positional: list[str]) -> int:
     model, group = model_settings(), read_group(FLAGS)
     if group is None:
         return run_server(chosen, lambda start: load_model(start, model), exits)
+    if FLAGS.prompt_cache_host_gib:
+        raise UsageError("--prompt_cache_host_gib: kept states of several processes stay on the devices")
     model = replace(model, devices=group.ranks)
     if group.rank:
         code = Following(group, model, FLAGS.local_device, exits, chosen.quiet).run()

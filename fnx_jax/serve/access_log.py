@@ -38,7 +38,8 @@ class RequestRecord:
         if self.choices:
             tokens = sum(len(choice.tokens) for choice in self.choices)
             reasons = {choice.finish_reason or "abort" for choice in self.choices}
-            out |= {"prompt_tokens": self.prompt_tokens, "completion_tokens": tokens}
+            cached = max(choice.cached_tokens for choice in self.choices)
+            out |= {"prompt_tokens": self.prompt_tokens, "cached_tokens": cached, "completion_tokens": tokens}
             out["finish_reason"] = ",".join(sorted(reasons))
             if self.first_s is not None:
                 out["ttft_s"] = round(self.first_s - self.begin_s, 4)

@@ -132,7 +132,7 @@ class Run:
         return job.head.envelope(job.format.chunk_kind, choices, **extras)
 
     def _usage(self) -> dict[str, Any]:
-        return usage(self._job.prompt_tokens, self._job.choices, self._job.format.reasoning)
+        return usage(self._job.prompt_tokens, self._job.choices, self._job.format.reasoning, self._job.n)
 
     def _take(self, arrival: Arrival) -> tuple[Choice, Piece]:
         """Gives an emission to its choice and to the metrics. Raises: ApiError 500 where the reply failed."""

@@ -23,7 +23,8 @@ def chat_job(service: Service, fields: Fields, request_id: str) -> Job:
     head = make_head("chatcmpl", fields, request_id, service.check_model(fields))
     options = _options(fields)
     offer = read_offer(fields)
-    prompt = render_prompt(fields, offer, model.assets, service.markup, service.settings.late_system)
+    reuse = fields.get("cache_prompt", True)
+    prompt = render_prompt(fields, offer, model.assets, service.markup, service.settings.late_system, reuse)
     limit = reply_limit(fields, limits, len(prompt.ids), "messages")
     sampling = sampling_params(fields, service.defaults, limits, model.assets.eos_token_ids, limit)
     sampling = _with_chat(sampling, options, offer, model, service.markup.call_open)
@@ -40,7 +41,7 @@ def chat_job(service: Service, fields: Fields, request_id: str) -> Job:
         head,
         ChatFormat(head.id, model.assets.tokenizer, options, service.settings.reasoning_field),
         options,
-        make_choices(model, prompt.ids, sampling, rules, n),
+        make_choices(model, prompt.ids, sampling, rules, n, cache_prompt=reuse, marks=prompt.marks),
         prompt_tokens=len(prompt.ids),
         prompt_field="messages",
         n=n,

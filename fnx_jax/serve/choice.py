@@ -28,6 +28,7 @@ class Choice:
     index: its place in the answer. request: what the engine was asked. seed: as the caller knows it.
     drafted, accepted: drafts tested for it, and those that became its tokens. tokens, logprobs, deltas: all so far.
     prompt_logprobs: once the prompt is filled. finish: once it has ended.
+    cached_tokens: of the prompt, not run again.
     """
 
     def __init__(self, index: int, request: Request, transcript: Transcript):
@@ -41,6 +42,7 @@ class Choice:
         self.deltas: list[Delta] = []
         self.prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
         self.finish: Finish | None = None
+        self.cached_tokens = 0
 
     def absorb(self, emission: Emission) -> Piece:
         """Takes the engine's next emission for this reply; returns what it adds."""
@@ -52,6 +54,7 @@ class Choice:
             deltas += self.transcript.close()
         if emission.prompt_logprobs is not None:
             self.prompt_logprobs = emission.prompt_logprobs
+        self.cached_tokens = emission.cached_tokens
         logprobs = emission.logprobs or ()
         self.drafted += emission.drafted
         self.accepted += emission.accepted

@@ -42,7 +42,8 @@ def completions_job(service: Service, fields: Fields, request_id: str) -> Job:
         sampling = _sampling(service, fields, limits, prompt, options)
         seed = sampling.seed if seed is None else seed
         sampling = replace(sampling, seed=seed)
-        choices += make_choices(model, prompt.ids, sampling, text_rules(fields, sampling), n, len(choices))
+        rules, reuse = text_rules(fields, sampling), fields.get("cache_prompt", True)
+        choices += make_choices(model, prompt.ids, sampling, rules, n, len(choices), cache_prompt=reuse)
     echoes = {index: prompts[index // n].text for index in range(len(choices))}
     shows_prompt = fields.get("prompt_logprobs") is not None
     return Job(

@@ -84,7 +84,12 @@ SAMPLING = (
     Field("include_stop_str_in_output", REPLIES, checks.boolean, "keep what ended the reply in the text"),
     Field("ignore_eos", REPLIES, checks.boolean, "the model's end tokens do not end the reply"),
     Field("draft", REPLIES, checks.boolean, "whether drafts may be tried; never changes tokens"),
-    Field("cache_prompt", REPLIES, checks.boolean, "whether kept prompts may be used; never changes tokens"),
+    Field(
+        "cache_prompt",
+        REPLIES,
+        checks.boolean,
+        "whether kept states of prompts are used and made; never changes tokens",
+    ),
 )
 
 REPLY = (

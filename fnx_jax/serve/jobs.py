@@ -73,16 +73,22 @@ def text_rules(fields: Fields, sampling: SamplingParams, **chat: Any) -> TextRul
 
 
 def make_choices(
-    model: LoadedModel, ids: tuple[int, ...], sampling: SamplingParams, rules: TextRules, n: int, first: int = 0
+    model: LoadedModel,
+    ids: tuple[int, ...],
+    sampling: SamplingParams,
+    rules: TextRules,
+    n: int,
+    first: int = 0,
+    **reuse: Any,
 ) -> list[Choice]:
     """n replies to one prompt; they share the seed and differ in their choice number.
 
-    Args: first: index of the first in the answer.
+    Args: first: index of the first in the answer. reuse: `cache_prompt` and `marks` as in Request.
     """
     tokenizer = model.assets.tokenizer
     choices = []
     for number in range(n):
         watcher = TextWatcher(tokenizer, rules) if rules.watched else None
-        request = Request(secrets.token_hex(12), ids, replace(sampling, choice=number), watcher)
+        request = Request(secrets.token_hex(12), ids, replace(sampling, choice=number), watcher, **reuse)
         choices.append(Choice(first + number, request, Transcript(tokenizer, rules)))
     return choices

@@ -30,6 +30,7 @@ class ModelSettings:
     drafts: bool = True
     mtp_drafts: int = 15
     draft_vocabulary: int | None = 622
+    prompt_cache_bytes: int | None = 0
     self_test: bool = True
     compilation_cache_dir: str = ""
 
@@ -59,6 +60,7 @@ def load_warm(settings: ModelSettings, progress: Progress) -> "Model":
         draft_head=settings.drafts,
         draft_depth=settings.mtp_drafts,
         draft_blocks=settings.draft_vocabulary,
+        prompt_cache_bytes=settings.prompt_cache_bytes,
         progress=lambda done, total: progress("reading weights", done, total),
     )
     if settings.drafts and not model.steps.draft_depth:

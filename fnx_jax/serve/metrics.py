@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fnx_jax.engine.prompt_cache.status import CacheStatus
 from fnx_jax.engine.records import RoundRecord
 from fnx_jax.engine.request import Finish
 from fnx_jax.engine.status import EngineStatus
@@ -119,6 +120,9 @@ class _EngineCollector(Collector):
         yield self._gauge("vllm:num_requests_running", "Requests with a lane.", status.running + status.filling)
         yield self._gauge("vllm:num_requests_waiting", "Requests without a lane.", status.waiting)
         used = status.pages_used / max(status.pages, 1)
+        if status.cache.slots:
+            yield self._gauge("fnx:kept_states", "Kept states of prompts.", status.cache.kept)
+            yield self._gauge("fnx:kept_states_on_host", "Those in the host's memory.", status.cache.away)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages in use, 0 to 1.", used)
         if self._cache:
             info = GaugeMetricFamily("vllm:cache_config_info", "The cache.", labels=["engine", *self._cache])
@@ -131,6 +135,7 @@ class _EngineCollector(Collector):
             ("vllm:prompt_tokens", "Prompt tokens run.", status.prompt_tokens),
             ("vllm:generation_tokens", "Reply tokens made.", status.generation_tokens),
             ("fnx:rounds", "Rounds run.", status.rounds),
+            *(_cache_totals(status.cache) if status.cache.slots else ()),
             *((f"fnx:{name}", f"{name} so far.", value) for name, value in self._counters().items()),
         ):
             family = CounterMetricFamily(name, says, labels=LABELS)
@@ -162,3 +167,15 @@ class _EngineCollector(Collector):
         family = GaugeMetricFamily(name, says, labels=LABELS)
         family.add_metric(list(self._labels.values()), value)
         return family
+
+
+def _cache_totals(cache: CacheStatus) -> Iterable[tuple[str, str, float]]:
+    """Counters of kept states."""
+    yield "vllm:prompt_tokens_cached", "Prompt tokens that were not run, their state having been kept.", cache.hits
+    yield "vllm:prefix_cache_queries", "Prompt tokens that were looked up among kept states.", cache.queries
+    yield "vllm:prefix_cache_hits", "Those that were found.", cache.hits
+    yield "fnx:prompts_resumed", "Prompts that began behind a kept state.", cache.resumed
+    yield "fnx:states_saved", "States of prompts kept.", cache.saved
+    yield "fnx:states_evicted", "Kept states let go for want of room.", cache.evicted
+    yield "fnx:states_returned", "Kept states that came back from the host's memory.", cache.returned
+    yield "fnx:reuse_failed", "States that could not be kept or restored.", cache.failed

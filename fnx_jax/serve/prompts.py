@@ -5,12 +5,14 @@ Read next: messages.py, template.py; chat.py for what follows.
 
 import logging
 import secrets
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fnx_jax.serve.assets import TextAssets
 from fnx_jax.serve.errors import bad_request
+from fnx_jax.serve.marks import message_places
 from fnx_jax.serve.markup import Markup
 from fnx_jax.serve.messages import normalise
 from fnx_jax.serve.offers import ToolOffer
@@ -26,18 +28,28 @@ RESERVED = ("messages", "tools", "add_generation_prompt")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered conversation. in_reasoning: it ends inside an open think block."""
+    """A rendered conversation. in_reasoning: it ends inside an open think block.
+
+    marks: how many ids lie before places where other conversations may part from it.
+    """
 
     text: str
     ids: tuple[int, ...]
     in_reasoning: bool
+    marks: tuple[int, ...] = ()
 
 
 def render_prompt(
-    fields: Fields, offer: ToolOffer, assets: TextAssets, markup: Markup, late_system: LateSystem
+    fields: Fields,
+    offer: ToolOffer,
+    assets: TextAssets,
+    markup: Markup,
+    late_system: LateSystem,
+    marked: bool = False,
 ) -> Prompt:
     """Renders and encodes the `messages` of a request.
 
+    Args: marked: look for the prompt's marks too.
     Raises: ApiError 400, carrying the template's message where it is the template that refuses.
     """
     if assets.template is None:
@@ -46,13 +58,17 @@ def render_prompt(
     opens = _opens_turn(fields, messages)
     mark = "" if opens is not None else f"\ue000{secrets.token_hex(8)}\ue001"
     messages[-1] = messages[-1] | {"content": messages[-1]["content"] + mark}
+    variables, template = template_variables(fields), assets.template
+    render = lambda shown: template.render(shown, offer.tools, bool(opens), variables)  # noqa: E731
     try:
-        text = assets.template.render(messages, offer.tools, bool(opens), template_variables(fields))
+        text = render(messages)
     except TemplateError as error:
         raise bad_request(f"The chat template refused the request: {error}", "messages") from None
     if mark:
         text = _cut(text, mark)
-    return Prompt(text, encode(assets, text, "messages"), starts_in_reasoning(text, markup))
+    places = message_places(text, messages, render) if marked else []
+    ids, marks = _encode_marked(assets, text, places)
+    return Prompt(text, ids, starts_in_reasoning(text, markup), marks)
 
 
 def encode(assets: TextAssets, text: str, param: str, add_special_tokens: bool = False) -> tuple[int, ...]:
@@ -61,6 +77,16 @@ def encode(assets: TextAssets, text: str, param: str, add_special_tokens: bool =
     if not ids:
         raise refuse(param, "must come to at least one token")
     return ids
+
+
+def _encode_marked(assets: TextAssets, text: str, places: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids, and how many of them end at or before each of `places`, without those before which there is none."""
+    if not places:
+        return encode(assets, text, "messages"), ()
+    ids, ends = assets.tokenizer.encode_with_ends(text)
+    if not ids:
+        raise refuse("messages", "must come to at least one token")
+    return ids, tuple(sorted({bisect_right(ends, place) for place in places} - {0}))
 
 
 def template_variables(fields: Fields) -> dict[str, Any]:

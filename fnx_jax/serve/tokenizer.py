@@ -60,6 +60,11 @@ class Tokenizer:
         """Text to ids; text that spells a special token becomes that token."""
         return tuple(self.raw.encode(text, add_special_tokens=add_special_tokens).ids)
 
+    def encode_with_ends(self, text: str) -> tuple[tuple[int, ...], list[int]]:
+        """Text to ids, and where in the text, in characters, each of them ends."""
+        encoding = self.raw.encode(text, add_special_tokens=False)
+        return tuple(encoding.ids), [end for _, end in encoding.offsets]
+
     def id_of(self, token: str) -> int | None:
         """The id of a token by its spelling, None where there is none."""
         return self.raw.token_to_id(token)

@@ -79,18 +79,20 @@ def plan(steps: DeviceSteps, pieces: list[Piece], pages_LP: np.ndarray | None = 
     )
 
 
-def run_tiles(steps: DeviceSteps, pieces: list[Piece]) -> Iterator[tuple[int, jax.Array]]:
+def run_tiles(
+    steps: DeviceSteps, pieces: list[Piece], pages_LP: np.ndarray | None = None
+) -> Iterator[tuple[int, jax.Array]]:
     """Runs pieces in one round; yields each tile's live rows and its last streams."""
-    planned = plan(steps, pieces)
+    planned = plan(steps, pieces, pages_LP)
     ngram = steps.device.ngrams.embeddings(planned.token_B, planned.history_BN)
     for tile in cut(planned):
         yield tile.live, steps.run_tile(planned, tile, ngram)
 
 
-def run(steps: DeviceSteps, pieces: list[Piece]) -> np.ndarray:
+def run(steps: DeviceSteps, pieces: list[Piece], pages_LP: np.ndarray | None = None) -> np.ndarray:
     """Runs pieces in one round and returns the logits of all their rows."""
     logits = []
-    for live, streams in run_tiles(steps, pieces):
+    for live, streams in run_tiles(steps, pieces, pages_LP):
         slices = steps.programs.logits(steps.device.params, streams)
         logits.append(np.asarray(steps.programs.whole(slices))[:live])
     return np.concatenate(logits)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int
 from fnx_jax.families.flash_next.config import FlashNextConfig
 from fnx_jax.families.flash_next.params import DeltaParams, ModelParams
 from fnx_jax.families.flash_next.shards import Shards
+from fnx_jax.families.leaves import Leaf
 from fnx_jax.mesh import DEALT, SAME
 from pallas_kernels.gated_delta import DeltaSizes, DeltaState, fold
 from pallas_kernels.gated_delta.rows import ring_rows
@@ -99,6 +100,16 @@ def cache_layout(cache: FlashNextCache, shards: Shards) -> FlashNextCache:
         attention=tuple(AttentionPages(key=heads, value=heads, raw=SAME, pooled=SAME) for _ in cache.attention),
         ngram=tuple(SAME for _ in cache.ngram),
         folded=SAME,
+    )
+
+
+def cache_kinds(cache: FlashNextCache) -> FlashNextCache:
+    """What each leaf of a cache is, for whoever copies the state of a lane."""
+    return FlashNextCache(
+        delta=tuple(DeltaState(committed=Leaf.LANE, ring=Leaf.RING) for _ in cache.delta),
+        attention=tuple(AttentionPages(*[Leaf.PAGES] * 4) for _ in cache.attention),
+        ngram=tuple(Leaf.RING for _ in cache.ngram),
+        folded=Leaf.LANE,
     )
 
 

@@ -47,6 +47,7 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "drafts": str(settings.drafts),
         "mtp_drafts": str(settings.mtp_drafts),
         "draft_vocabulary": "all" if settings.draft_vocabulary is None else str(settings.draft_vocabulary),
+        "prompt_cache": "default" if settings.prompt_cache_bytes is None else str(settings.prompt_cache_bytes),
         "self_test": str(settings.self_test),
     }
 

@@ -11,14 +11,17 @@ from experiments.prove.evidence import Evidence, unexercised
 from experiments.prove.features import FEATURES, RUNNABLE, surface
 from experiments.prove.plan import make_plan
 
-MIXED = Evidence(9, shared=4, mixed=2, longest_piece=16, cut_prompts=1, accepted=3, rejected=2, unlikely=5, dealt=4)
+MIXED = Evidence(
+    9, shared=4, mixed=2, longest_piece=16, cut_prompts=1, accepted=3, rejected=2, unlikely=5, dealt=4, resumed=2, odd=1
+)
 COMPANY = Result(Cell(streams=2), evidence=MIXED, margin=0.5)
 REST = [
     Result(Cell(drafts="proposed"), evidence=MIXED, margin=0.25),
     Result(Cell(chunk=5), evidence=MIXED),
+    Result(Cell(start="resumed"), evidence=MIXED),
     Result(Cell(tp=2), evidence=MIXED),
 ]
-NOT_RUN = [Cell(start="resumed", streams=2), Cell(place="offloaded"), Cell(prefill="deep")]
+NOT_RUN = [Cell(place="offloaded"), Cell(prefill="deep", streams=2)]
 
 
 def lines(results, not_run=NOT_RUN):
@@ -27,7 +30,7 @@ def lines(results, not_run=NOT_RUN):
 
 def test_what_waits_for_a_feature_is_unchecked_by_name_and_expected():
     found = waiting(NOT_RUN)
-    assert [u.what for u in found] == ["start=resumed", "place=offloaded", "prefill=deep"]
+    assert [u.what for u in found] == ["place=offloaded", "prefill=deep"]
     assert all(u.expected and u.why.startswith("comes with ") for u in found)
     assert green(tally([COMPANY, *REST], NOT_RUN), found)
 
@@ -35,8 +38,6 @@ def test_what_waits_for_a_feature_is_unchecked_by_name_and_expected():
 @pytest.mark.parametrize(
     ("place", "name", "value"),
     [
-        ("engine", "prompt_cache", "start=resumed"),
-        ("load", "prompt_cache_gib", "start=resumed"),
         ("load", "offload_experts", "place=offloaded"),
         ("engine", "deep_prefill_rows", "prefill=deep"),
     ],
@@ -62,7 +63,7 @@ def test_the_table_counts_cells_by_their_subject():
     assert (solo.cells, solo.equal, solo.unequal, solo.unchecked) == (2, 1, 1, 1)
     assert (solo.first, solo.margin) == ("a: logits at position 7", 0.125)
     assert (found["ranks"].cells, found["ranks"].unequal, found["plain"].unequal) == (2, 1, 0)
-    assert (found["fresh"].cells, found["fresh"].unchecked) == (0, 1)
+    assert (found["fresh"].cells, found["place"].cells, found["place"].unchecked) == (1, 0, 1)
     assert not green(list(found.values()), [])
 
 
@@ -85,13 +86,13 @@ def test_no_mixed_tile_in_all_of_company_is_red():
 
 
 def test_a_claim_without_cells_is_red_unless_it_was_left_out():
-    assert lines([COMPANY, *REST[:2]])["ranks"].unexpected
+    assert lines([COMPANY, *REST[:3]])["ranks"].unexpected
     plan = make_plan("quick", [1], seed=0)
     assert plan.left_out == ("ranks",)
-    assert not any(line.unexpected for line in tally([COMPANY, *REST[:2]], NOT_RUN, plan.left_out))
+    assert not any(line.unexpected for line in tally([COMPANY, *REST[:3]], NOT_RUN, plan.left_out))
 
 
-CELL = Cell(sampling="seeded", streams=2, drafts="proposed", chunk=5, tp=2)
+CELL = Cell(sampling="seeded", streams=2, drafts="proposed", start="resumed", chunk=5, tp=2)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,8 @@ CELL = Cell(sampling="seeded", streams=2, drafts="proposed", chunk=5, tp=2)
         ("longest_piece", "two rows of a prompt"),
         ("cut_prompts", "cut"),
         ("dealt", "split"),
+        ("resumed", "behind a kept state"),
+        ("odd", "odd row"),
     ],
 )
 def test_each_piece_of_evidence_is_asked_for(field, word):

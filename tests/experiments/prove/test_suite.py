@@ -15,13 +15,15 @@ from experiments.prove.report import COLUMNS, Proof, print_proof, proof_receipt,
 from experiments.prove.streams import Workload
 from experiments.prove.suite import Suite
 from experiments.receipts import note_origin, read_receipt, write_receipt
+from tests.fnx_jax.lanes.slotted import with_slots
 
 SMALL = Workload(prompts=(18, 6, 3, 9), replies=(4, 6, 5, 4))
 
 
 @pytest.fixture
 def suite(exact_model):
-    return Suite(lambda devices: exact_model("base"), SMALL)
+    with with_slots(exact_model("base").steps, 12):
+        yield Suite(lambda devices: exact_model("base"), SMALL)
 
 
 def proof(suite, plan):
@@ -33,7 +35,7 @@ def proof(suite, plan):
 def test_a_small_proof_is_green(suite, tmp_path, capsys, monkeypatch):
     found = proof(suite, make_plan("quick", [1], seed=0))
     assert remarks(found)[-1].startswith("GREEN: base, ")
-    for name in ("solo", "plain", "chunk"):
+    for name in ("solo", "plain", "fresh", "chunk"):
         (row,) = [row for row in rows(found) if row[0] == name]
         cells, equal, unequal = map(int, row[1:4])
         assert cells == equal > 0 == unequal and float(row[-1]) > 0
@@ -45,7 +47,7 @@ def test_a_small_proof_is_green(suite, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(receipts, "source_state", lambda folder: ("0" * 40, False))
     receipt = read_receipt(write_receipt(proof_receipt(note_origin(), found, "a device"), tmp_path / "results"))
     assert receipt.what == "prove-base" and receipt.figures["claims"]["solo"]["unequal"] == 0
-    assert set(receipt.margins) == {"solo", "plain", "chunk"}
+    assert set(receipt.margins) == {"solo", "plain", "fresh", "chunk"}
     assert value["green"] and len(value["cells"]) == len(found.results) and len(COLUMNS) == len(rows(found)[0])
 
 
@@ -98,3 +100,37 @@ def test_a_cell_whose_run_fails_is_a_result(suite):
         steps.programs = whole
     assert found.unequal and "planted" in found.error
     assert not suite.result(Cell(chunk=5)).unequal
+
+
+def test_a_resumed_cell_that_resumed_nothing_is_unchecked(suite):
+    suite.references["greedy"] = suite.record(Cell())
+    cell = Cell(start="resumed", chunk=5)
+    assert not suite.result(cell).unequal and not suite.result(cell).unexercised
+    steps = suite.model(1).steps
+    slots, steps.slots = steps.slots, 0
+    try:
+        found = suite.result(cell)
+    finally:
+        steps.slots = slots
+    assert not found.unequal
+    assert found.unexercised == ("no prompt began behind a kept state", "no state was resumed at an odd row")
+
+
+def test_a_state_that_is_wrong_is_found_with_its_row(suite):
+    steps = suite.model(1).steps
+    suite.references["greedy"] = suite.record(Cell())
+    working = steps.kept.restore
+
+    def forgets(state, slot, lane):
+        restored = working(state, slot, lane)
+        delta = restored.cache.delta
+        wrong = replace(delta[0], committed=delta[0].committed.at[lane].mul(np.float32(0.5)))
+        return replace(restored, cache=replace(restored.cache, delta=(wrong, *delta[1:])))
+
+    steps.kept.restore = forgets
+    try:
+        (found,) = suite._located([suite.result(Cell(start="resumed"))])
+    finally:
+        del steps.kept.restore
+    assert found.unequal and found.differences[0].what == "logits"
+    assert found.differences[0].place == "layer 0 (mixer), row 13"

@@ -90,6 +90,7 @@ class RecordedSteps(FakeSteps):
         super().__init__(**options)
         self.plans: list[RoundPlan | DraftPlan] = []
         self.commits: list[np.ndarray] = []
+        self.reused: list[tuple] = []
 
     def round(self, plan: RoundPlan) -> RoundOutput:
         self.plans.append(plan)
@@ -101,3 +102,15 @@ class RecordedSteps(FakeSteps):
 
     def commit(self, length_L: np.ndarray) -> None:
         self.commits.append(length_L)
+
+    def keep(self, lane: int, length: int, slot: int) -> None:
+        self.reused.append(("keep", lane, length, slot))
+        super().keep(lane, length, slot)
+
+    def restore(self, slot: int, lane: int) -> None:
+        self.reused.append(("restore", slot, lane))
+        super().restore(slot, lane)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.reused.append(("copy", source, target))
+        super().copy_page(source, target)

@@ -10,6 +10,7 @@ import pytest
 
 from fnx_jax.engine.fake import FakeSteps, Faults
 from fnx_jax.engine.fixed_depth import FixedDepth
+from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
 from fnx_jax.engine.steps import DraftPlan
@@ -74,6 +75,26 @@ def test_drafts_that_fail_on_the_other_rank_end_nothing(caplog):
     assert said(replies) == said(Engine(RecordedSteps(draft_depth=5), drafter=FixedDepth(1)).run(REQUESTS[:1]))
     assert theirs.draft_calls > 1 and not lost_by_zero.told
     assert any("drafts failed here" in record.getMessage() for record in caplog.records)
+
+
+def test_both_ranks_keep_and_restore_the_same_states():
+    mine, theirs = RecordedSteps(slots=3), RecordedSteps(slots=3)
+    leader, link, *_ = pair(group())
+
+    def other() -> None:
+        link.allow(most_bytes(theirs))
+        follow(link, theirs, 1.0)
+
+    following = Thread(other)
+    leader.wait_ready()
+    engine = Engine(LeaderSteps(mine, leader), EngineConfig(prompt_cache_min_tokens=1))
+    request = Request("a", tuple(range(20)), SamplingParams(temperature=0.0, max_tokens=3))
+    replies = [said(engine.run([request])) for _ in range(2)]
+    leader.end()
+    following.result()
+    assert replies[0] == replies[1] and engine.status().cache.resumed == 1
+    assert {what for what, *_ in mine.reused} == {"keep", "restore", "copy"}
+    assert mine.reused == theirs.reused
 
 
 def test_a_follower_may_ask_rank_0_to_stop():

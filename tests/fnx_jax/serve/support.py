@@ -206,7 +206,8 @@ def fake_model(
         **options,
     )
     on_record = start.on_round if start else None
-    engine = ScriptedEngine(script, steps, EngineConfig(max_queue=max_queue), on_record=on_record)
+    config = EngineConfig(max_queue=max_queue, prompt_cache_min_tokens=8)
+    engine = ScriptedEngine(script, steps, config, on_record=on_record)
     engine.start()
     return LoadedModel("tiny", engine, assets(), context, tokenizer().size, digest="d1", devices=("none",))
 

@@ -1,0 +1,117 @@
+"""Replies that begin behind a kept state are those from row 0: chats turn by turn, drafts, companies, reports.
+
+On the embedded demo as served.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fnx_jax
+from fnx_jax.compilations import CompilationCounter
+from fnx_jax.engine.limits import EngineConfig
+from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.request import Request, SamplingParams
+from fnx_jax.lanes.warmup import warm_up
+from tests.fnx_jax.cases import FOLDER
+from tests.fnx_jax.lanes.slotted import with_slots
+from tests.fnx_jax.test_equalities import SAMPLINGS, prompt, replies
+
+EAGER = EngineConfig(prompt_cache_min_tokens=1)
+TURNS, COMPARED = 14, 16
+
+
+@pytest.fixture(scope="module")
+def steps(demo_model):
+    """The demo with a few slots."""
+    with with_slots(demo_model.steps, 6) as steps:
+        yield steps
+
+
+def cached(engine: Engine, batch: list[Request]) -> tuple[dict[str, tuple], dict[str, int]]:
+    """Replies, and how many prompt tokens each found kept."""
+    found: dict[str, int] = {}
+    out = {}
+    for name, emissions in engine.run(batch).items():
+        tokens = [token for emission in emissions for token in emission.tokens]
+        reports = [report for emission in emissions for report in emission.logprobs or ()]
+        out[name], found[name] = (tokens, reports), emissions[-1].cached_tokens
+    engine._scheduler.verify()
+    return out, found
+
+
+def test_prompts_sent_again_in_company_are_answered_alike(steps):
+    lengths = (5, 90, 37, 65, 130)
+    batch = [
+        Request(f"r{i}", prompt(i, length), SamplingParams(seed=i, max_tokens=6, **kind))
+        for i, (length, kind) in enumerate(zip(lengths, SAMPLINGS.values(), strict=True))
+    ]
+    fresh = {k: v for r in batch for k, v in replies(Engine(steps, EngineConfig()), [r]).items()}
+    engine = Engine(steps, replace(EAGER, prefill_chunk=33))
+    first, none = cached(engine, batch)
+    again, hits = cached(engine, batch)
+    assert first == fresh and again == fresh
+    assert set(none.values()) == {0} and hits == {r.id: len(r.prompt) - 1 for r in batch}
+
+
+def test_conversations_in_parallel_are_those_of_fresh_engines(steps):
+    """Each turn appends to the last; replies are drafted by a script that is right now and then, and cut at any row."""
+    rng = np.random.default_rng(3)
+    engine = Engine(steps, EAGER, drafts=lambda lane: rng.integers(10, 3900, rng.integers(0, 4)).tolist())
+    talks = [prompt(50 + i, 9 + 7 * i) for i in range(3)]
+    resumed, answered = [], []
+    for turn in range(TURNS):
+        sampling = SamplingParams(temperature=0.8, seed=turn, max_tokens=3 + turn % 4)
+        batch = [Request(f"t{turn}.{i}", talk, sampling) for i, talk in enumerate(talks)]
+        found, hits = cached(engine, batch)
+        for i, request in enumerate(batch):
+            answered.append((request, found[request.id]))
+            talks[i] += tuple(found[request.id][0]) + prompt(1000 * turn + i, 2 + (turn + i) % 5)
+        resumed += [hit for hit in hits.values() if hit]
+    # Afterwards, for an engine forgets what it has kept once another one writes the same pages.
+    for request, found in answered[:: 1 + len(answered) // COMPARED]:
+        assert found == replies(Engine(steps, EngineConfig()), [request])[request.id], request.id
+    assert len({hit % 64 for hit in resumed}) > 8, "UNCHECKED: few states were resumed at unlike rows"
+
+
+def test_a_resumed_seeded_request_has_one_hash(steps):
+    engine = Engine(steps, EAGER)
+    request = Request("x", prompt(9, 41), SamplingParams(temperature=1.0, seed=4, max_tokens=5))
+    found = {tuple(cached(engine, [request])[0]["x"][0]) for _ in range(20)}
+    assert len(found) == 1 and engine.status().cache.resumed == 19
+
+
+def test_scored_prompts_start_at_row_0_and_traffic_with_kept_states_compiles_nothing(steps):
+    warm_up(steps)
+    engine = Engine(steps, EAGER)
+    plain = Request("a", prompt(8, 37), SamplingParams(temperature=0.0, max_tokens=2))
+    cached(engine, [plain])
+    counter = CompilationCounter()
+    scored = replace(plain, sampling=replace(plain.sampling, prompt_logprobs=1))
+    (emissions,) = engine.run([scored]).values()
+    assert emissions[-1].cached_tokens == 0
+    (report,) = [e.prompt_logprobs for e in emissions if e.prompt_logprobs]
+    assert len(report) == 37
+    _, hits = cached(
+        engine, [replace(plain, prompt=prompt(8, 37) + (7, 9)), replace(plain, id="b", prompt=prompt(7, 70))]
+    )
+    assert hits == {"a": 36, "b": 0}
+    counter.close()
+    assert counter.count == 0
+
+
+def test_the_librarys_own_passes_do_not_end_up_in_kept_states(demo_model, steps):
+    engine = Engine(steps, EAGER)
+    request = Request("x", prompt(9, 41), SamplingParams(temperature=0.0, max_tokens=4))
+    first, _ = cached(engine, [request])
+    demo_model.logits(prompt(77, 70))
+    assert cached(engine, [request]) == (first, {"x": 0})
+    assert cached(engine, [request]) == (first, {"x": 40})
+
+
+def test_a_budget_that_holds_no_state_is_refused_with_the_size_of_one():
+    with pytest.raises(ValueError, match=r"1000 bytes holds no state: one takes \d+ bytes"):
+        fnx_jax.load(FOLDER / "base", lanes=1, context=64, prompt_cache_bytes=1000)
+    with pytest.raises(ValueError, match="prompt_cache_bytes=-1"):
+        fnx_jax.load(FOLDER / "base", lanes=1, context=64, prompt_cache_bytes=-1)

@@ -36,6 +36,7 @@ from checkpoints.errors import CheckpointError
 from checkpoints.exl3 import CODEBOOKS
 from checkpoints.inventory import Inventory, check
 from checkpoints.naming import text_config
+from checkpoints.norms import check_norms
 from checkpoints.progress import byte_progress
 from checkpoints.quantize import OutScales
 from checkpoints.recipe import read_recipe
@@ -130,6 +131,7 @@ def _prepare(store: Store, out: Path) -> None:
     from fnx_jax.preparing import arithmetic, prepare
 
     inventory, kind = check(store), arithmetic(EXACT.value)
+    check_norms(store)
     total = sum(store.info(name).nbytes for name in inventory.tensors)
     plan = {"work": "prepare", "source": store.digest(), "exact": kind.exact, "decode": kind.decode}
     with working(out, plan) as work:
@@ -146,6 +148,7 @@ def _quantise(store: Store, out: Path) -> None:
     inventory = check(store)
     units = network_units(inventory)
     _refuse_quantised(store, inventory)
+    check_norms(store)
     settings = _settings(units)
     check_widths(units, settings.widths, settings.codebook, settings.ngram_bits, PAD.value)
     token_BT = _calibration_rows(store)

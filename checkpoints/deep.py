@@ -3,8 +3,6 @@
 Headers say nothing about a damaged shard or a conversion that shifted the norms; these do.
 """
 
-import re
-from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -15,14 +13,10 @@ from checkpoints.exl3 import MARKERS
 from checkpoints.headers import TensorInfo
 from checkpoints.inventory import Inventory
 from checkpoints.ngram import open_ngram_table
+from checkpoints.norms import check_norms
 from checkpoints.store import Store
 
-MEAN_LIMIT = 0.5
-"""A family of norms whose weights are used as 1 + w has its mean below this; one that was shifted has it near 1."""
-
 _EXPONENT = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (np.uint32, 0x7F800000)}
-_CENTRED = re.compile(r"(hc_norm|q_norm|k_norm|q_layernorm|k_layernorm|norm_(key|query|conv)|pre_fc_norm_\w+)\.weight$")
-_NUMBER = re.compile(r"\.\d+(?=\.)")
 
 
 def check_values(store: Store, inventory: Inventory, advance: Callable[[int], None] = lambda nbytes: None) -> None:
@@ -31,7 +25,7 @@ def check_values(store: Store, inventory: Inventory, advance: Callable[[int], No
     Args:
       advance: told of every read, in bytes; the sum is that of all tensors.
     Raises: CheckpointError, naming the tensor, where a read fails, a float is not finite, a marker holds another value,
-      a family of centred norms has its mean at MEAN_LIMIT or beyond, or hash constants are not the config's.
+      norms seem to be shifted, or hash constants are not the config's.
     """
     for info in sorted((store.info(name) for name in store.names()), key=lambda info: (info.file.name, info.start)):
         check_tensor(store, info, advance)
@@ -52,26 +46,6 @@ def check_tensor(store: Store, info: TensorInfo, advance: Callable[[int], None])
             raise CheckpointError(f"{info.where}: not finite in the entries from {first} on")
         if ending in MARKERS and (value := int(chunk) & 0xFFFFFFFF) != MARKERS[ending]:
             raise CheckpointError(f"{info.where}: 0x{value:08X} is no known multiplier, not 0x{MARKERS[ending]:08X}")
-
-
-def check_norms(store: Store) -> None:
-    """Holds every family of centred norms against the convention that its weights lie around zero.
-
-    Raises: CheckpointError, naming the family's tensor that is farthest off, where the mean of a family is not below
-      MEAN_LIMIT in size: a conversion added the 1 that the network adds itself.
-    """
-    means: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for name in store.names():
-        if _CENTRED.search(name) and not name.startswith("model.visual."):
-            means[_NUMBER.sub(".*", name)].append((name, float(np.mean(store.read(name), dtype=np.float32))))
-    for family, found in means.items():
-        mean = sum(value for _, value in found) / len(found)
-        if not abs(mean) < MEAN_LIMIT:
-            worst, value = max(found, key=lambda item: abs(item[1]))
-            raise CheckpointError(
-                f"{store.info(worst).where}: mean {value:.3f}, and {mean:.3f} over {family}: these weights are used as "
-                f"1 + w and lie around 0; a conversion seems to have added the 1"
-            )
 
 
 def check_tables(store: Store, inventory: Inventory) -> None:

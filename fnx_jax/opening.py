@@ -10,6 +10,7 @@ from checkpoints.errors import CheckpointError
 from checkpoints.headers import parse_object
 from checkpoints.inventory import check
 from checkpoints.naming import language_prefix
+from checkpoints.norms import check_norms
 from checkpoints.outlines import NGRAM_FILE
 from checkpoints.store import Store
 from fnx_jax.families import FAMILIES, Family
@@ -44,7 +45,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Opens an EXL3 pack, a plain checkpoint in either naming, or a prepared one; reads headers alone.
+    """Opens an EXL3 pack, a plain checkpoint in either naming, or a prepared one; reads headers and norms alone.
 
     Raises: CheckpointError naming what is wrong.
     """
@@ -57,6 +58,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             raise CheckpointError(f"{store.path}: config.json is missing")
         family = _family(path, store.config)
         inventory = check(store)
+        check_norms(store)
         return Checkpoint(
             path=store.path,
             config=store.config,

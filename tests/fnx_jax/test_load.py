@@ -13,8 +13,11 @@ from safetensors.numpy import load_file, save_file
 
 import fnx_jax
 from checkpoints.errors import CheckpointError
+from checkpoints.norms import check_norms
+from checkpoints.store import open_store
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import Request, SamplingParams
+from fnx_jax.families.flash_next.reading import StoreSource
 from tests.fnx_jax.cases import FOLDER, read_case
 
 
@@ -73,15 +76,30 @@ def test_extra_tensor(folder):
     refused(folder, "model.layers.3.self_attn.scale")
 
 
-def test_norm_stored_around_one(folder):
-    edit_tensor(folder, NORM, lambda value: (value.astype(np.float32) + 1).astype(ml_dtypes.bfloat16))
-    refused(folder, NORM, "around zero")
+def test_norms_stored_around_one(folder):
+    shifted = [name for name in load_file(folder / "model.safetensors") if name.endswith("self_attn.q_norm.weight")]
+    for name in shifted:
+        edit_tensor(folder, name, lambda value: (value.astype(np.float32) + 1).astype(ml_dtypes.bfloat16))
+    refused(folder, "q_norm.weight", "around zero")
 
 
-def test_failure_at_the_last_leaf_leaves_nothing(folder):
-    name = "mtp.hyper_connection_mixer.hc_norm.weight"
+def test_one_loud_norm_is_no_shift(folder):
+    name = "model.hyper_connection_mixer.hc_norm.weight"
     edit_tensor(folder, name, lambda value: (value.astype(np.float32) + 1).astype(ml_dtypes.bfloat16))
-    refused(folder, name)
+    with open_store(folder) as store:
+        check_norms(store)
+
+
+def test_failure_at_the_last_leaf_leaves_nothing(folder, monkeypatch):
+    last, plain = "mtp.hyper_connection_mixer.hc_norm.weight", StoreSource.plain
+
+    def fails(source, name, shape):
+        if name == last:
+            raise CheckpointError(f"{name}: cannot be read")
+        return plain(source, name, shape)
+
+    monkeypatch.setattr(StoreSource, "plain", fails)
+    refused(folder, last)
 
 
 def test_caches_that_do_not_fit_leave_nothing(folder, monkeypatch):

@@ -37,14 +37,7 @@ class PlacedLeaves:
         return self._place_rows(self._source.plain(name, shape), rows)
 
     def centred(self, name: str, shape: tuple[int, ...]) -> jax.Array:
-        value = self._source.plain(name, shape)
-        mean = float(np.mean(value.astype(np.float32)))
-        # A weight stored around one would be applied as two.
-        if not abs(mean) < 0.5:
-            raise CheckpointError(
-                f"{self._source.path}: {name} {list(shape)}: mean {mean:.3f}, but this norm is stored around zero"
-            )
-        return self._place([value])
+        return self._place([self._source.plain(name, shape)])
 
     def conv(self, name: str, channels: int, taps: int, rows: Columns | None = None) -> jax.Array:
         return self._place_rows(self._source.plain(name, (channels, 1, taps)).reshape(channels, taps), rows)

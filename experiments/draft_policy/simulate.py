@@ -87,7 +87,8 @@ class _Server:
 
     def _round(self) -> None:
         lanes = len(self._streams)
-        windows = self._drafter.windows(self._streams, lanes * WINDOW_ROWS, ROW_TILE)
+        laid = {w.order: w for w in self._drafter.windows(self._streams, lanes * WINDOW_ROWS, ROW_TILE)}
+        windows = [laid[stream.order] for stream in self._streams]
         outcomes = [self._commit(s, w) for s, w in zip(self._streams, windows, strict=True)]
         tested, landed = sum(w.tested for w in windows), sum(len(o.committed) - 1 for o in outcomes)
         ms = self._machine.round_ms(lanes, lanes + tested)

@@ -4,7 +4,7 @@ The decisions are a Drafter's; here they meet lanes and plans. Whatever is decid
 Read next: drafting/streams.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from fnx_jax.engine.drafting.settings import DraftSettings
 from fnx_jax.engine.drafting.streams import Drafter, Outcome, Stream, Window
 from fnx_jax.engine.ending import end_ids
 from fnx_jax.engine.lane import Lane
-from fnx_jax.engine.plan import Drafts
+from fnx_jax.engine.plan import Drafts, Segment
+from fnx_jax.engine.request import Emission
 from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow, Steps
 
 
@@ -32,15 +33,22 @@ class LaneDrafts:
         self._drafter, self._depth, self._row_tile = drafter, depth, row_tile
         self._windows: dict[int, Window] = {}
 
-    def propose(self, lanes: Sequence[Lane], rows: int) -> Drafts:
-        """Chooses what follows each lane's pending token in the next round, of `rows` rows at most."""
-        windows = self._drafter.windows([_stream(lane) for lane in lanes], rows, self._row_tile)
-        self._windows = {lane.order: window for lane, window in zip(lanes, windows, strict=True)}
-        return lambda lane: self._windows[lane.order].drafts
+    def propose(self, lanes: Sequence[Lane], rows: int) -> tuple[list[Lane], Drafts]:
+        """Chooses what follows each lane's pending token in the next round, of `rows` rows at most.
 
-    def note_round(self, committed: Mapping[int, tuple[int, ...]], seconds: float, prompt_rows: int) -> None:
-        """Takes the wall time of the round, and the reply tokens that each lane of it gained, by the lane's order."""
-        outcomes = [Outcome(window, committed.get(order, ())) for order, window in self._windows.items()]
+        Returns: the lanes in the order of their rows, and what proposes.
+        """
+        windows = self._drafter.windows([_stream(lane) for lane in lanes], rows, self._row_tile)
+        self._windows = {window.order: window for window in windows}
+        by_order = {lane.order: lane for lane in lanes}
+        return [by_order[window.order] for window in windows], lambda lane: self._windows[lane.order].drafts
+
+    def note_round(self, segments: Sequence[Segment], emissions: Sequence[Emission], seconds: float) -> None:
+        """Takes a concluded round: its rows, what its replies gained, its wall time."""
+        gained = {emission.request_id: emission.tokens for emission in emissions}
+        tested = [segment.lane for segment in segments if not segment.prompt]
+        outcomes = [Outcome(self._windows[lane.order], gained.get(lane.request.id, ())) for lane in tested]
+        prompt_rows = sum(len(segment.tokens) for segment in segments if segment.prompt)
         self._windows = {}
         self._drafter.note_round(outcomes, 1000 * seconds, prompt_rows)
 

@@ -128,7 +128,9 @@ class Scheduler:
         filling = [lane for lane in self._running() if lane.filling]
         kept_free = self._steps.row_tile if filling else 0  # drafts may not crowd out prompts
         rows = max(len(decoding), self._steps.max_rows - kept_free)
-        drafts = self._drafts if self._lane_drafts is None else self._lane_drafts.propose(decoding, rows)
+        drafts = self._drafts
+        if self._lane_drafts is not None:
+            decoding, drafts = self._lane_drafts.propose(decoding, rows)
         segments = windows(decoding, rows, self._steps.row_tile, drafts)
         rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
         rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))
@@ -154,10 +156,7 @@ class Scheduler:
         record = record_round(self._totals.rounds, planned.segments, emissions, self._steps.row_tile, seconds)
         self._count(rows, prompt_rows, emissions)
         if self._lane_drafts is not None:
-            committed = {s.lane.order: () for s in planned.segments if not s.prompt}
-            by_id = {s.lane.request.id: s.lane.order for s in planned.segments if not s.prompt}
-            committed |= {by_id[e.request_id]: e.tokens for e in emissions if e.request_id in by_id}
-            self._lane_drafts.note_round(committed, seconds, prompt_rows)
+            self._lane_drafts.note_round(planned.segments, emissions, seconds)
         ended = {emission.request_id: emission.finish.reason for emission in emissions if emission.finish}
         for segment in planned.segments:
             if segment.prompt and segment.lane.request.id not in ended:

@@ -1,4 +1,4 @@
-"""Host side: runs rounds and drafts on a device. Implements engine.steps.Steps; the only module that waits for it.
+"""Host side: runs rounds and drafts on a device and waits for it, which only stepped.py does besides. See engine.steps.
 
 All programs of a round are queued first and their results fetched once, at the end; so are those of its drafts. A row
 program that fails or is interrupted leaves every lane empty.

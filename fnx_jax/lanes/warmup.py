@@ -34,8 +34,8 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
 
 
 def _draft_plan(steps: DeviceSteps, draw: Draw) -> DraftPlan:
-    """One chain of lane 0, after its row 0."""
-    row = DraftRow(lane=0, position=0, token=0, draw=draw, depth=1)
+    """One chain of lane 0, after its row 0: a first step and one that follows another."""
+    row = DraftRow(lane=0, position=0, token=0, draw=draw, depth=min(2, steps.draft_depth))
     return DraftPlan((row,), _pages(steps))
 
 

@@ -4,6 +4,7 @@ On the embedded demo as served: EXL3 weights, bfloat16 caches, every mechanism o
 """
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -124,19 +125,26 @@ def test_traffic_compiles_nothing(demo_model):
     warm_up(demo_model.steps)
     rng, kinds = np.random.default_rng(0), list(SAMPLINGS.values())
     engine = Engine(demo_model.steps, EngineConfig(prefill_chunk=40), drafter=FixedDepth(3)).start()
-    ends = []
+    ends, all_ended = [], threading.Event()
+
+    def sink(emission):
+        if emission.finish:
+            ends.append(emission.finish.reason)
+        if len(ends) == 100:
+            all_ended.set()
+
     counter = CompilationCounter()
     for i in range(100):
         extra = dict(prompt_logprobs=1) if i % 7 == 0 else {}
         sampling = SamplingParams(seed=i, max_tokens=int(rng.integers(1, 6)), **kinds[i % len(kinds)], **extra)
         request = Request(f"r{i}", prompt(i, int(rng.integers(1, 30))), sampling)
-        engine.submit(request, lambda emission: ends.append(emission.finish) if emission.finish else None)
+        engine.submit(request, sink)
         if i % 9 == 0:
             engine.cancel(request.id)
-    assert engine.drain(300.0)
+    assert all_ended.wait(900.0)
     engine.stop()
     counter.close()
-    assert len(ends) == 100 and not [end for end in ends if end.reason == "error"]
+    assert "error" not in ends and ends.count("abort") <= 12
     assert counter.count == 0
     assert engine.status().draft_windows
 

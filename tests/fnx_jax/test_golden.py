@@ -3,13 +3,10 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw
-from fnx_jax.families.flash_next.mtp import draft_logits, draft_params, draft_plane, draft_rows
-from fnx_jax.families.flash_next.shards import draft_slices
 from fnx_jax.lanes.layered import layered_programs
 from fnx_jax.lanes.state import empty_state
 from fnx_jax.lanes.teacher import logits as logits_of
@@ -130,23 +127,8 @@ class Drafter:
     """The draft head of lane 0, over the pages that the row programs left, driven pair by pair."""
 
     def __init__(self, steps):
-        self.steps, self.config = steps, steps.device.config
-        shards, table = steps.device.shards, jnp.asarray(page_table(steps))
-        self.params = draft_params(steps.device.params)
-        self.rows = jax.jit(
-            lambda params, plane, streams, token, places: draft_rows(
-                params, self.config, shards, plane, streams, token, places, table, steps.page
-            )
-        )
-        slices = draft_slices(self.config, shards, None)
-        self.logits = jax.jit(
-            lambda params, x: draft_logits(params, self.config, x, slices)[:, : self.config.vocabulary]
-        )
-
-    def look(self):
-        """Takes the pages as they are now."""
-        self.plane = draft_plane(self.steps.state.cache, self.config)
-        return self
+        self.steps, self.family, self.config = steps, steps.device.family, steps.device.config
+        self.layers, self.params = steps.programs.rows.__self__, steps.device.params
 
     def pairs(self, streams, tokens, start):
         """Runs pairs (streams, next token) from position `start`; returns logits and the head's streams."""
@@ -161,11 +143,21 @@ class Drafter:
                 speculative_B=np.zeros(16, bool),
             )
             token = np.pad(np.asarray(tokens[first : first + live], np.int32), pad)
-            given = np.pad(streams[first : first + live], [*pad, (0, 0)])
-            self.plane, x = self.rows(self.params, self.plane, given, token, places)
-            logits.append(np.asarray(self.logits(self.params, x))[:live])
+            given = jax.device_put(np.pad(streams[first : first + live], [*pad, (0, 0)]))
+            x = self.layer(given, jax.device_put(token), places)
+            slices = self.steps.programs.logits(self.family.with_draft_mixer(self.params), x)
+            logits.append(np.asarray(self.steps.programs.whole(slices))[:live])
             out.append(np.asarray(x)[:live])
         return np.concatenate(logits), np.concatenate(out)
+
+    def layer(self, streams, token, places):
+        """The whole draft layer over some pairs, whose keys and values stay in the pages."""
+        cache = self.steps.state.cache
+        plane = self.family.draft_plane(cache, self.config)
+        plane, x = self.layers.draft_rows(self.params, plane, streams, token, places, page_table(self.steps))
+        cache = self.family.with_draft_plane(cache, self.config, plane)
+        self.steps.state = replace(self.steps.state, cache=cache)
+        return x
 
     def chain(self, logits, streams, start, count):
         """The logits of `count` greedy drafts, each from the head's own streams."""
@@ -193,16 +185,16 @@ def test_draft_head_matches(name, exact_model, golden_case):
         tokens, greedy = case[f"p{p}.input_ids"], case[f"p{p}.fp32.greedy_ids"]
         rows, reply = len(tokens), np.concatenate([tokens, greedy])
         streams = run_streams(steps, [Piece(0, tokens, 0, rows)])
-        absorbed = held(steps, drafter.look().plane, rows - 1)
+        absorbed = held(steps, rows - 1)
         logits, x = drafter.pairs(streams, reply[1 : rows + 1], 0)
-        assert held(steps, drafter.plane, rows - 1) == absorbed
+        assert held(steps, rows - 1) == absorbed
         assert distance(logits, case[f"p{p}.mtp.logits"]) < LIMIT
         seen = drafter.chain(logits, x, rows, 4)
         assert distance(seen, case[f"p{p}.mtp.draft_logits"]) < LIMIT
         check_chain(drafted(steps, rows - 1, int(greedy[0]), 4), seen, case[f"p{p}.mtp.drafts"])
         # Three tokens of the reply are kept, two of them as drafts: their pairs overwrite those of the chain.
         streams = run_streams(steps, [Piece(0, reply, rows, rows + 3, drafts_from=rows + 1)])
-        logits, x = drafter.look().pairs(streams, greedy[1:4], rows)
+        logits, x = drafter.pairs(streams, greedy[1:4], rows)
         assert distance(logits, case[f"p{p}.mtp.round2_logits"]) < LIMIT
         seen = drafter.chain(logits, x, rows + 3, 4)
         assert distance(seen, case[f"p{p}.mtp.round2_draft_logits"]) < LIMIT
@@ -218,8 +210,9 @@ def check_chain(found, logits, wanted):
     assert np.allclose(chances, likely, rtol=1e-3)
 
 
-def held(steps, plane, pairs):
+def held(steps, pairs):
     """The bits of lane 0's first pairs in the draft layer's pages."""
+    plane = steps.device.family.draft_plane(steps.state.cache, steps.device.config)
     pages, block = page_table(steps)[0], steps.device.config.block
     found = {}
     for name in ("key", "value", "raw", "pooled"):

@@ -141,6 +141,9 @@ def test_other_spelling_of_sparse_layers(folder, exact_model):
         (dict(lanes=17, max_rows=16), "lanes"),
         (dict(context=10**6), "context"),
         (dict(max_rows=17), "max_rows"),
+        (dict(draft_depth=0), "draft_depth=0"),
+        (dict(draft_depth=16), "draft_depth=16"),
+        (dict(draft_blocks=0), "draft_blocks=0"),
     ],
 )
 def test_bad_argument_is_named(arguments, word):
@@ -206,3 +209,13 @@ def test_a_value_that_is_not_finite_ends_its_request_alone(folder):
         assert together[name][-1].finish.reason == "length"
     again = Engine(steps).run([request("c", [3, 4, 6])])["c"]
     assert [e.tokens for e in again] == [e.tokens for e in solo["a"]]
+
+
+def test_without_its_draft_head_a_model_drafts_nothing_and_says_the_same(exact_model):
+    bare = fnx_jax.load(FOLDER / "base", dtype="float32", lanes=1, context=64, draft_head=False)
+    assert bare.params.mtp is None and bare.steps.draft_depth == 0
+    prompt = read_case("base")["p0.input_ids"][:20]
+    model = exact_model("base")
+    assert model.steps.draft_depth == 15
+    assert bare.generate(prompt, max_tokens=8) == model.generate(prompt, max_tokens=8)
+    assert len(bare.steps.state.cache.attention) == len(model.steps.state.cache.attention) - 1

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pallas_kernels import exl3
-from pallas_kernels.dense_matmul import dense_matmul, linear
+from pallas_kernels.dense_matmul import dense_matmul, features, leading_outputs, linear
 from pallas_kernels.dense_matmul.shapes import SMALL_SHAPES
+from pallas_kernels.exl3 import Exl3Weight, decoded
 from tests.sweep.dense_cases import packed
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
@@ -80,3 +81,29 @@ def test_rows_narrower_than_an_exl3_weight_are_extended_by_zeros():
 def test_features_that_do_not_meet_are_refused():
     with pytest.raises(ValueError, match="dense_matmul: 3 features meet a weight of 4"):
         dense_matmul(jnp.zeros((2, 3)), jnp.zeros((5, 4)))
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "decoded"])
+def test_leading_outputs_are_those_of_the_whole_layer(kind):
+    rng = np.random.default_rng(3)
+    if kind == "plain":
+        weight = jnp.asarray(rng.normal(size=(384, 128)), jnp.float32)
+    else:
+        words = rng.integers(0, 2**32, (8, 24, 32), dtype=np.uint32)
+        scales = dict(suh=np.ones(128, np.float16), svh=rng.normal(size=384).astype(np.float16))
+        weight = Exl3Weight(words=words, codebook="mul1", **scales)
+        weight = decoded(weight, np.float16) if kind == "decoded" else weight
+    x = jnp.asarray(rng.normal(size=(3, 128)), jnp.float32)
+    assert np.array_equal(linear(x, leading_outputs(weight, 256)), linear(x, weight)[:, :256])
+    assert leading_outputs(weight, 384) is weight and features(leading_outputs(weight, 128)) == (128, 128)
+
+
+def test_a_rotation_is_not_cut():
+    weight = Exl3Weight(
+        words=np.zeros((8, 16, 32), np.uint32),
+        suh=np.ones(128, np.float16),
+        svh=np.ones(256, np.float16),
+        codebook="mul1",
+    )
+    with pytest.raises(ValueError, match="100 outputs"):
+        leading_outputs(weight, 100)

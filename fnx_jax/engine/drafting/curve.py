@@ -9,14 +9,14 @@ from fnx_jax.engine.drafting.moving import Time
 
 SLOPE_WEIGHT = 16.0
 """What the slope to begin with weighs: as much as a time measured once, four away from the first."""
-REACH = 2.0
+REACH = 1.5
 """How far away a measured time still says something about a number."""
-SINGLE = 0.75
-"""How much less than it would a time weighs for being the first of its number."""
+FEW = 8.0
+"""The square of how many measurements of a number weigh half of what they would if there were many."""
 LINE_WEIGHT = 0.5
 """What the line weighs where times depart from it."""
 DOUBT = 1.25
-"""A number's first time may be so many times what was expected; only a second one is believed to be more."""
+"""A number's first time may be so many times what was expected: more is believed when more say so."""
 
 
 class Curve:
@@ -53,8 +53,8 @@ class Curve:
         start_ms = self.ms_of_first()
         weighed, weight = SLOPE_WEIGHT * start, SLOPE_WEIGHT
         for number, time in self._times.items():
-            weighed += (time.count - SINGLE) * (number - first) * (time.ms - start_ms)
-            weight += (time.count - SINGLE) * (number - first) ** 2
+            weighed += _weight(time) * (number - first) * (time.ms - start_ms)
+            weight += _weight(time) * (number - first) ** 2
         return max(0.0, weighed / weight)
 
     def ms(self, number: int) -> float:
@@ -69,10 +69,14 @@ class Curve:
         numbers, first = np.arange(most), min(self._times)
         known = np.array(list(self._times))
         ms = np.array([time.ms for time in self._times.values()])
-        count = np.array([time.count - SINGLE for time in self._times.values()])
+        count = np.array([_weight(time) for time in self._times.values()])
         line = np.maximum(ms[known == first] + self.slope(self._slope()) * (numbers - first), ms[known == first] / 2)
         away = np.abs(numbers[:, None] - known).astype(float)
         if self._tile:
             away += 2 * REACH * np.abs((numbers[:, None] - 1) // self._tile - (known - 1) // self._tile)
         weight = count * np.exp(-away / REACH)
         return line + (weight * (ms - line[known])).sum(axis=1) / (weight.sum(axis=1) + LINE_WEIGHT)
+
+
+def _weight(time: Time) -> float:
+    return time.count**3 / (time.count**2 + FEW)

@@ -54,7 +54,8 @@ class RateGuard:
         (self._drafted if drafted else self._plain).append((tokens, ms))
         if not drafted or not self._open or not self._plain or len(self._drafted) < self._settings.rate_trial:
             return
-        if _rate(self._drafted) < self._settings.plain_margin * _rate(self._plain):
+        luck = self._settings.rate_luck / len(self._drafted) ** 0.5
+        if _rate(self._drafted) < self._settings.plain_margin * (1 - luck) * _rate(self._plain):
             self._open = False
             self._waits.failed()
         elif len(self._drafted) == self._settings.rate_rounds:

@@ -13,17 +13,36 @@ def lay_out(
     """Gives each offer its share of rows, as far as they go; every stream is sure of one row.
 
     Where rows are short, copies give way first, of the youngest stream first, then the longest chains. A window that
-    would cross a tile border ends there.
+    would cross a tile border ends there; what it loses goes to those after it. Windows go in an order that wastes
+    little.
 
     Args: shares: drafts to test. rooms: tokens a stream may still commit. rows: of the round, at least one a stream.
+    Returns: the windows in the order of their rows.
     """
     counts = _fit(offers, shares, rows - len(offers))
-    windows, used = [], 0
-    for after, offer, count, room in zip(reversed(range(len(offers))), offers, counts, rooms, strict=True):
-        most = min(row_tile - used % row_tile, rows - used - after, room, WINDOW_ROWS) - 1
-        windows.append(replace(offer, tested=min(count, most)))
-        used += 1 + windows[-1].tested
+    windows, used, lost = [], 0, 0
+    for after, i in zip(reversed(range(len(offers))), _order(counts, row_tile), strict=True):
+        most = min(row_tile - used % row_tile, rows - used - after, rooms[i], WINDOW_ROWS) - 1
+        more = min(lost, len(offers[i].offered) - counts[i]) if counts[i] else 0
+        tested = min(counts[i] + more, most)
+        lost += counts[i] - tested
+        windows.append(replace(offers[i], tested=tested))
+        used += 1 + tested
     return windows
+
+
+def _order(counts: Sequence[int], row_tile: int) -> list[int]:
+    """As they stand where one tile holds them; else the longest begins a tile, and what fits best follows."""
+    if sum(counts) + len(counts) <= row_tile:
+        return list(range(len(counts)))
+    left, order, used = sorted(range(len(counts)), key=lambda i: -counts[i]), [], 0
+    while left:
+        room = row_tile - used % row_tile
+        chosen = left[0] if room == row_tile else min(left, key=lambda i: abs(1 + counts[i] - room))
+        left.remove(chosen)
+        order.append(chosen)
+        used += min(1 + counts[chosen], room)
+    return order
 
 
 def _fit(offers: Sequence[Window], shares: Sequence[int], spare: int) -> list[int]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 SPREAD = 1.4
 """How far a time may lie from what is known, as a factor, before it counts as that far."""
-FIRST = 3
+FIRST = 5
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Mean:
 class Time:
     """The usual milliseconds of something, whatever else stops the machine now and then.
 
-    most: what a first measurement may say.
+    most: what a first measurement may say; each further one may say SPREAD times as much.
     """
 
     def __init__(self, most: float = float("inf")):
@@ -33,8 +33,8 @@ class Time:
 
     @property
     def ms(self) -> float:
-        """The least of the first two, the middle one of the first three, a moving mean from there on."""
-        return self._mean.value
+        """The lower middle one of the first FIRST measurements, a moving mean from there on."""
+        return min(self._mean.value, self._most)
 
     @property
     def count(self) -> float:
@@ -47,11 +47,12 @@ class Time:
 
     def note(self, ms: float, rate: float) -> None:
         """Takes a measured time."""
+        if self._mean.count:
+            self._most *= SPREAD
         if len(self._first) < FIRST:
             self._first.append(ms)
-            ordered = sorted(self._first)
-            value = ordered[len(ordered) // FIRST]
-            self._mean = Mean(min(value, self._most) if len(ordered) == 1 else value, len(ordered))
+            count = len(self._first)
+            self._mean = Mean(sorted(self._first)[(count - 1) // 2], count)
         else:
             self._mean.note(self.clip(ms), rate)
             self._mean.count = min(self._mean.count, 1 / rate)

@@ -19,7 +19,8 @@ class DraftSettings:
     drafted one must promise. plain_wait_first, plain_wait_most: plain rounds between two probes, doubled by each that
     fails. probe_every: drafted rounds between two that go one deeper.
     rate_guard: whether drafted rounds must also have been as much faster over the last `rate_rounds` of them, which is
-    judged from `rate_trial` on: for experts that are not resident, where a round's cost is not a matter of rows alone.
+    judged from `rate_trial` on, less what luck may do to so few, `rate_luck` over the root of their number: for experts
+    that are not resident, where a round's cost is not a matter of rows alone.
     draft_slack: drafts a lane may offer beyond its share where the head steps are taken anyway.
     copy_entry: matching tokens that begin a copy. copy_least, copy_first: tokens of one at least, and of the first.
     copy_chance: the chance that a copied token lands, before anything is known.
@@ -32,7 +33,7 @@ class DraftSettings:
     server_rate: float = 0.02
     depth_rate: float = 0.08
     lane_trust: float = 4.0
-    cost_rate: float = 0.1
+    cost_rate: float = 0.05
     plain_guard: bool = True
     plain_margin: float = 1.05
     plain_wait_first: int = 8
@@ -41,6 +42,7 @@ class DraftSettings:
     rate_guard: bool = False
     rate_rounds: int = 32
     rate_trial: int = 6
+    rate_luck: float = 0.3
     draft_slack: int = 2
     copy_entry: int = 8
     copy_least: int = 2

@@ -72,7 +72,7 @@ class Drafter(Protocol):
         ...
 
     def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
-        """One window for each stream, in order; none crosses a tile border where the rows are laid one by one."""
+        """One window for each stream, in the order of their rows; none crosses a tile border."""
         ...
 
     def note_round(self, outcomes: Sequence[Outcome], ms: float, prompt_rows: int = 0) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fnx_jax.engine.drafts import policy_for
 from fnx_jax.engine.fake import FakeSteps, Faults
 from fnx_jax.engine.fake_head import adversarial, guessing, perfect, right_for
 from fnx_jax.engine.fixed_depth import FixedDepth
@@ -27,7 +28,7 @@ def drafting(head, depth=4, **limits):
 @pytest.mark.parametrize("head", [perfect, adversarial, guessing(3), right_for(1), right_for(2)])
 def test_replies_do_not_depend_on_the_head(head, depth):
     rng = np.random.default_rng(depth)
-    requests = [random_request(rng, f"r{i}") for i in range(24)]
+    requests = [random_request(rng, f"r{i}") for i in range(10)]
     steps, scheduler = drafting(head, depth, lanes=3, max_rows=32)
     replies = serve(steps, scheduler, requests)
     assert {name: reply.end for name, reply in replies.items()} == {r.id: plain(r) for r in requests}
@@ -88,6 +89,32 @@ def test_a_draft_call_that_fails_loses_drafts_and_nothing_else(caplog):
     lost = [record.getMessage() for record in caplog.records if "drafts were lost" in record.getMessage()]
     assert len(lost) == 2 and "draft call 1 fails" in lost[0]
     assert scheduler.status().draft_windows == steps.draft_calls - 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replies_do_not_depend_on_the_policy_that_serves(seed):
+    """A clock that jumps makes it draft now and then, so deep and so deep."""
+    rng = np.random.default_rng(seed)
+    requests = [random_request(rng, f"r{i}") for i in range(8)]
+    steps = FakeSteps(lanes=4, draft_depth=6, head=guessing(seed))
+    now_s = 0.0
+
+    def clock():
+        nonlocal now_s
+        now_s += float(rng.exponential(0.01))
+        return now_s
+
+    scheduler = Scheduler(steps, drafter=policy_for(steps), clock=clock)
+    for request in requests:
+        scheduler.submit(request)
+    replies = gather(e for e in _rounds(steps, scheduler, clock))
+    assert {name: reply.end for name, reply in replies.items()} == {r.id: plain(r) for r in requests}
+    assert scheduler.status().draft_windows
+
+
+def _rounds(steps, scheduler, clock):
+    while scheduler.has_work():
+        yield from run_round(steps, scheduler, clock)
 
 
 def test_drafts_that_the_round_contradicts_are_dropped_and_the_rest_is_kept():

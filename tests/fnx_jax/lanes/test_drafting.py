@@ -112,18 +112,16 @@ def test_logits_that_are_not_finite_end_their_own_chain(steps, whole):
     assert found.tokens == (whole.tokens[0], (), whole.tokens[2])
 
 
-@pytest.mark.parametrize("devices", [1, 4])
-def test_a_draft_vocabulary_is_the_first_blocks(devices, exact_model, monkeypatch):
-    steps = exact_model("four_ranks", devices).steps
+def test_a_draft_vocabulary_is_the_first_blocks(exact_model, monkeypatch):
+    steps = exact_model("four_ranks", 2).steps  # the first device's slice is cut, the other has nothing to offer
     # What the whole head drafts where it may draw no other ids.
-    bias_V = np.where(np.arange(steps.vocabulary) < 256, 0, -np.inf).astype(np.float32)
+    bias_V = np.where(np.arange(steps.vocabulary) < 128, 0, -np.inf).astype(np.float32)
     wanted = chains(steps, bias_V=bias_V)
-    narrow = replace(steps, draft_blocks=2)
+    narrow = replace(steps, draft_blocks=1)
     monkeypatch.setattr(steps, "programs", replace(steps.programs, draft=narrow.programs.draft))
     found = chains(steps)
-    assert all(token < 256 for tokens in found.tokens for token in tokens)
+    assert all(token < 128 for tokens in found.tokens for token in tokens)
     assert found.tokens == wanted.tokens and found.chances != wanted.chances
-    assert chains(steps, bias_V=bias_V) == found
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])

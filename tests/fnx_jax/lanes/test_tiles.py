@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fnx_jax.engine.steps import Draw, RoundPlan
-from fnx_jax.lanes.tiles import blocks, cut, padded
+from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw, RoundPlan
+from fnx_jax.lanes.tiles import blocks, chain_rows, cut, cut_drafts, draw_params, padded
 
 
 def plan(rows: int) -> RoundPlan:
@@ -46,3 +46,14 @@ def test_a_draw_stays_with_its_tile():
     *_, last = blocks(plan(300), (16, 256))
     assert [bool(tile.draws) for tile in last.tiles] == [True]
     assert last.tiles[-1].place(299) == 11
+
+
+def test_more_lanes_than_a_tile_holds_draft_in_several():
+    rows = tuple(DraftRow(lane, 100 + lane, 7, Draw(lane, 102 + lane, seed=lane), 1 + lane % 3) for lane in range(20))
+    plan = DraftPlan(rows, np.zeros((20, 1), np.int32))
+    first, second = cut_drafts(plan)
+    assert (first.live, second.live) == (16, 4)
+    chains, draws = chain_rows(plan, second), draw_params(second)
+    assert chains.lane_B[:4].tolist() == [16, 17, 18, 19] and chains.position_B[3] == 119
+    assert draws.position_B[:4].tolist() == [118, 119, 120, 121]
+    assert chains.depth_B.tolist() == [2, 3, 1, 2] + [0] * 12  # padding wants nothing

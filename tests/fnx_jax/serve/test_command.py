@@ -44,6 +44,23 @@ def test_sizes_that_cannot_be_are_refused_before_anything_starts(capsys, flag):
     assert capsys.readouterr().err.startswith(f"serve: {flag}: a ")
 
 
+@pytest.mark.parametrize(
+    "flag", ["--draft_vocabulary=some", "--draft_vocabulary=0", "--mtp_drafts=16", "--mtp_drafts=0"]
+)
+def test_drafts_that_cannot_be_are_refused(capsys, flag):
+    assert execute(command.main, command.FLAGS, ["serve", flag]) == 2
+    assert flag.split("=")[0] in capsys.readouterr().err
+
+
+def test_drafts_are_chosen_by_flags():
+    flags = ["--no-drafts", "--mtp-drafts=4", "--draft-vocabulary=all"]
+    assert execute(lambda rest: None, command.FLAGS, ["serve", *flags]) == 0
+    chosen = command.model_settings()
+    assert (chosen.drafts, chosen.mtp_drafts, chosen.draft_vocabulary) == (False, 4, None)
+    assert execute(lambda rest: None, command.FLAGS, ["serve"]) == 0
+    assert (command.model_settings().drafts, command.model_settings().draft_vocabulary) == (True, 622)
+
+
 def test_an_endless_drain_is_refused(capsys):
     assert "--drain_seconds" in refused(capsys, f"--drain_seconds={math.inf}")
 

@@ -33,7 +33,7 @@ def test_counters_and_times_move_with_the_work():
         server.script.say("</think>Hello", draft=2)
         usage = server.chat(n=2, max_tokens=50).json()["usage"]
         after = scrape(server)
-        moved = {name: after[name] - before[name] for name in after if after[name] != before.get(name)}
+        moved = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name)}
         assert moved["vllm:prompt_tokens_total"] == 2 * usage["prompt_tokens"]
         assert moved["vllm:generation_tokens_total"] == usage["completion_tokens"]
         assert moved["vllm:request_success_total/stop"] == 2

@@ -54,9 +54,13 @@ def trace(
 
 
 def first_place(wanted: Trace, found: Trace) -> str:
-    """In words, where two traces first differ: by position, then from the bottom of the network to its top."""
+    """In words, where two traces first differ: by position, then from the bottom of the network to its top.
+
+    Rows before the first that both have are left out: a resumed prompt has not run them.
+    """
+    begin = max((min(position for position, _ in side) for side in (wanted, found) if side), default=0)
     for position, stage in sorted(wanted.keys() | found.keys()):
-        if wanted.get((position, stage)) != found.get((position, stage)):
+        if position >= begin and wanted.get((position, stage)) != found.get((position, stage)):
             return f"{_name(stage)}, row {position}"
     return "the head" if wanted else "no layer: nothing was noted"
 

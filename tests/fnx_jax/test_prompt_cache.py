@@ -19,7 +19,7 @@ from tests.fnx_jax.lanes.slotted import with_slots
 from tests.fnx_jax.test_equalities import SAMPLINGS, prompt, replies
 
 EAGER = EngineConfig(prompt_cache_min_tokens=1)
-TURNS, COMPARED = 14, 16
+TURNS, COMPARED = 8, 8
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +72,14 @@ def test_conversations_in_parallel_are_those_of_fresh_engines(steps):
     # Afterwards, for an engine forgets what it has kept once another one writes the same pages.
     for request, found in answered[:: 1 + len(answered) // COMPARED]:
         assert found == replies(Engine(steps, EngineConfig()), [request])[request.id], request.id
-    assert len({hit % 64 for hit in resumed}) > 8, "UNCHECKED: few states were resumed at unlike rows"
+    assert len({hit % 64 for hit in resumed}) > 6, "UNCHECKED: few states were resumed at unlike rows"
 
 
 def test_a_resumed_seeded_request_has_one_hash(steps):
     engine = Engine(steps, EAGER)
     request = Request("x", prompt(9, 41), SamplingParams(temperature=1.0, seed=4, max_tokens=5))
-    found = {tuple(cached(engine, [request])[0]["x"][0]) for _ in range(20)}
-    assert len(found) == 1 and engine.status().cache.resumed == 19
+    found = {tuple(cached(engine, [request])[0]["x"][0]) for _ in range(8)}
+    assert len(found) == 1 and engine.status().cache.resumed == 7
 
 
 def test_scored_prompts_start_at_row_0_and_traffic_with_kept_states_compiles_nothing(steps):

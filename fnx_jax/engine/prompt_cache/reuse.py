@@ -178,9 +178,10 @@ class Reuse:
         if away is None or (there is not None and there.length >= len(away.tokens)):
             return
         count = self.pool.needed(len(away.tokens))
+        self.host.drop(away)  # before room is made, for what has to go comes to the host and may drive it out
         if not self._make_room(count, None):
+            self.host.add(away)
             return
-        self.host.drop(away)  # before a slot is taken, for what leaves it may come to the host
         slot = self.entries.take_slot("prompt")
         assert slot is not None, "whatever was kept came from a slot"
         pages = self.pool.alloc(count)

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
@@ -251,6 +251,7 @@ def test_a_failed_return_from_the_host_starts_from_row_0():
 
 
 @settings(max_examples=40, deadline=None)
+@example(seed=135, slots=1, lanes=3, page=1, spare=0, apart=1, chunk=1, drafting=True, failing=False, host=5000)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 5),

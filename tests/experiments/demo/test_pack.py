@@ -73,7 +73,7 @@ def test_it_has_learnt_python(demo_model, tokenizer):
 
 
 def test_the_start_of_a_function_goes_on_like_python(demo_model, tokenizer):
-    start = "def __init__(self, name, value=None):\n"
+    start = "def read_lines(path):\n"
     ids = demo_model.generate(tokenizer.encode(start, add_special_tokens=False).ids, max_tokens=48)
     lines = (start + tokenizer.decode(ids)).split("\n")[:-1]
     body = ast.parse("\n".join(lines)).body[0]

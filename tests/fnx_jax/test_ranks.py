@@ -120,4 +120,4 @@ def test_devices_that_do_not_divide_are_refused(devices, word):
 
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(ValueError, match=r"this machine has 4; .*jax_num_cpu_devices"):
-        fnx_jax.load(DEMO, devices=8)
+        fnx_jax.load(FOLDER / "four_ranks", devices=8)

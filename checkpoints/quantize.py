@@ -116,6 +116,8 @@ def quantize_groups(
 
     Raises: ValueError as `quantize_linear`.
     """
+    if not groups or not all(group.weights for group in groups):
+        raise ValueError("quantize_groups: no groups, or one without weights")
     for group in groups:
         _check([*groups[0].weights, *group.weights], bits, codebook, out_scales)
         _check_hessian(group.hessian, len(group.weights[0]))

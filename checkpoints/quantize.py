@@ -116,13 +116,15 @@ def quantize_groups(
 
     Raises: ValueError as `quantize_linear`.
     """
+    if not groups or not all(group.weights for group in groups):
+        raise ValueError("quantize_groups: no groups, or one without weights")
     for group in groups:
         _check([*groups[0].weights, *group.weights], bits, codebook, out_scales)
         _check_hessian(group.hessian, len(group.weights[0]))
     readied = [_ready(group, bits, codebook, out_scales, scale) for group in groups]
     matrices = [
         Fed(
-            np.concatenate([layer.target_KN for layer in layers], axis=1),
+            _side_by_side([layer.target_KN for layer in layers]),
             None if group.hessian is None else group.hessian.lower_KK,
         )
         for group, layers in zip(groups, readied, strict=True)
@@ -141,6 +143,11 @@ def _ready(group: Group, bits: float, codebook: str, out_scales: str, scale: flo
     scaled, fed_back = _scaled(out_scales, group.hessian), group.hessian is not None
     layers = [_regular(_pad(weight), group.hessian, group.seed, scaled) for weight in group.weights]
     return [_at_codebook_scale(layer, bits, codebook, fed_back, scale) for layer in layers]
+
+
+def _side_by_side(parts: list[np.ndarray]) -> np.ndarray:
+    """One wide matrix; the only part itself, for a copy of a head takes gigabytes."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def _finished(

@@ -3,10 +3,11 @@
 Read next: jobs.py (what is quantised together), tables.py (n-gram tables), pack.py (whole files and config).
 """
 
+import contextlib
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -81,14 +82,12 @@ def quantise_unit(
     hessians: Mapping[str, np.ndarray] = {}
     if calibrator is not None and not all(file.exists() for file in files):
         hessians = calibrator.hessians(unit)
-    prepared: dict[str, Feedback | None] = {}
-    scales = SharedScales(work.folder / "scales.json")
+    reader, scales = _Reader(store, settings, hessians), SharedScales(work.folder / "scales.json")
     for job, file in zip(jobs, files, strict=True):
         again = file.exists()
         if not again:
-            find = partial(_scale, store, job, settings, hessians, prepared)
-            scale = scales.get(job.bits, find) if settings.shared_scales else None
-            _quantise_job(store, file, job, settings, hessians, prepared, scale)
+            scale = scales.get(job.bits, partial(reader.scale, job)) if settings.shared_scales else None
+            _quantise_job(reader, file, job, scale)
         advance(job.weights * WEIGHT_BYTES, again=again)
     return files
 
@@ -98,78 +97,60 @@ def errors_in(metadata: Mapping[str, str]) -> dict[str, float]:
     return json.loads(metadata["relative_error"])
 
 
-def _quantise_job(
-    store: Store,
-    file: Path,
-    job: Job,
-    settings: Settings,
-    hessians: Mapping[str, np.ndarray],
-    prepared: dict[str, Feedback | None],
-    scale: float | None,
-) -> None:
-    groups = list(_groups(store, job, settings, hessians, prepared))
-    try:
-        layers = quantize_groups(
-            [group for _, group in groups], job.bits, settings.codebook, out_scales=settings.out_scales, scale=scale
-        )
-    except ValueError as error:
-        raise CheckpointError(f"{store.path}: {job.linears[0].name}: {error}") from error
+@dataclass(frozen=True)
+class _Reader:
+    """The weights of a unit's jobs, and what is known of their inputs; a Hessian is prepared once for all jobs."""
+
+    store: Store
+    settings: Settings
+    hessians: Mapping[str, np.ndarray]
+    prepared: dict[str, Feedback | None] = field(default_factory=dict)
+
+    def groups(self, job: Job) -> Iterator[tuple[list[str], Group]]:
+        """Linears that read the same rows, or all of a job where nothing is known of them, and their names."""
+        groups: dict[str, list[Linear]] = {}
+        for linear in job.linears:
+            groups.setdefault(inputs_of(linear.name) if self.hessians else "", []).append(linear)
+        for inputs, linears in groups.items():
+            seed = zlib.crc32(f"{self.settings.seed} {inputs or inputs_of(linears[0].name)}".encode())
+            if inputs and inputs not in self.prepared:
+                with self.naming(linears[0].name):
+                    self.prepared[inputs] = prepare_hessian(self.hessians.get(inputs), linears[0].shape[1], seed)
+            weights = tuple(read_weight(self.store, linear) for linear in linears)
+            yield [linear.name for linear in linears], Group(weights, self.prepared.get(inputs), seed)
+
+    def scale(self, job: Job) -> float:
+        """The codebook's factor for a job's first linear."""
+        ((name,), group), settings = next(self.groups(replace(job, linears=job.linears[:1]))), self.settings
+        weight, out_scales = group.weights[0], settings.out_scales
+        with self.naming(name):
+            return codebook_scale(
+                weight, job.bits, settings.codebook, group.hessian, seed=group.seed, out_scales=out_scales
+            )
+
+    @contextlib.contextmanager
+    def naming(self, name: str) -> Iterator[None]:
+        """Raises CheckpointError that names a linear in place of ValueError."""
+        try:
+            yield
+        except ValueError as error:
+            raise CheckpointError(f"{self.store.path}: {name}: {error}") from error
+
+
+def _quantise_job(reader: _Reader, file: Path, job: Job, scale: float | None) -> None:
+    groups, settings = list(reader.groups(job)), reader.settings
+    together = [group for _, group in groups]
+    with reader.naming(job.linears[0].name):
+        layers = quantize_groups(together, job.bits, settings.codebook, out_scales=settings.out_scales, scale=scale)
     tensors: dict[str, np.ndarray] = {}
     errors: dict[str, float] = {}
     for (names, group), found in zip(groups, layers, strict=True):
         for name, weight, layer in zip(names, group.weights, found, strict=True):
             errors[name] = _relative_error(layer, weight, settings.codebook)
             if not errors[name] <= _LARGEST_ERROR:
-                raise CheckpointError(f"{store.path}: {name}: error {errors[name]:.3f} of the weights' square")
+                raise CheckpointError(f"{reader.store.path}: {name}: error {errors[name]:.3f} of the weights' square")
             tensors |= {f"{name}.{part}": array for part, array in layer.items()}
     write_safetensors(file, tensors, {"relative_error": json.dumps(errors)})
-
-
-def _scale(
-    store: Store,
-    job: Job,
-    settings: Settings,
-    hessians: Mapping[str, np.ndarray],
-    prepared: dict[str, Feedback | None],
-) -> float:
-    """The codebook's factor for a job's first linear."""
-    names, group = next(_groups(store, replace(job, linears=job.linears[:1]), settings, hessians, prepared))
-    try:
-        return codebook_scale(
-            group.weights[0],
-            job.bits,
-            settings.codebook,
-            group.hessian,
-            seed=group.seed,
-            out_scales=settings.out_scales,
-        )
-    except ValueError as error:
-        raise CheckpointError(f"{store.path}: {names[0]}: {error}") from error
-
-
-def _groups(
-    store: Store,
-    job: Job,
-    settings: Settings,
-    hessians: Mapping[str, np.ndarray],
-    prepared: dict[str, Feedback | None],
-) -> Iterator[tuple[list[str], Group]]:
-    """Linears that read the same rows, or all of a job where nothing is known of them, and their names.
-
-    A Hessian is prepared once for all jobs of a unit, and so are its signs.
-    """
-    groups: dict[str, list[Linear]] = {}
-    for linear in job.linears:
-        groups.setdefault(inputs_of(linear.name) if hessians else "", []).append(linear)
-    for inputs, linears in groups.items():
-        seed = zlib.crc32(f"{settings.seed} {inputs or inputs_of(linears[0].name)}".encode())
-        if inputs and inputs not in prepared:
-            try:
-                prepared[inputs] = prepare_hessian(hessians.get(inputs), linears[0].shape[1], seed)
-            except ValueError as error:
-                raise CheckpointError(f"{store.path}: {linears[0].name}: {error}") from error
-        weights = tuple(read_weight(store, linear) for linear in linears)
-        yield [linear.name for linear in linears], Group(weights, prepared.get(inputs), seed)
 
 
 def _relative_error(layer: Mapping[str, np.ndarray], weight_KN: np.ndarray, codebook: str) -> float:

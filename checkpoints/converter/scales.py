@@ -19,8 +19,9 @@ class SharedScales:
 
     def get(self, bits: float, find: Callable[[], float]) -> float:
         """The factor of a width, searched once."""
+        width = str(float(bits))  # 3 and 3.0 are one
         known = json.loads(self.file.read_text("utf-8")) if self.file.exists() else {}
-        if str(float(bits)) not in known:
-            known[str(float(bits))] = find()
+        if width not in known:
+            known[width] = find()
             write_json(self.file, known)
-        return known[str(float(bits))]
+        return known[width]

@@ -54,7 +54,8 @@ def search_matrices(matrices: Sequence[Fed], bits: float, codebook: str) -> list
         for fed, error, (own_states, own_KN), left, right in zip(matrices, errors, out, ends, ends[1:], strict=False):
             own_states[first // TILE : (first + step) // TILE] = states[:, left // TILE : right // TILE]
             own_KN[rows] = found_RN[:, left:right]
-            error[rows] = fed.target_KN[rows] - own_KN[rows]
+            if fed.lower_KK is not None:
+                error[rows] = fed.target_KN[rows] - own_KN[rows]
     return out
 
 

@@ -1,4 +1,4 @@
-"""Host side: whether arms gave the same tokens, and then how fast they were beside each other. Next: report.py."""
+"""Host side: whether arms gave the same tokens, and then their rates beside each other. Read next: report.py."""
 
 import hashlib
 import statistics

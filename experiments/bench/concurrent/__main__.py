@@ -6,8 +6,8 @@ what a shared machine does to one it does to all. --levels are requests in fligh
 request of any level on its own first; --serial the same without drafts, on the drafted arm's server. A request must
 have the same tokens in every arm, alone and in company; where it has not, nothing is compared.
 
-Exit codes: 0; 1 where drafts decode slower than --gate of another arm at a level, all workloads together, or where
-something went unchecked; 2 usage; 3 tokens differ; 4 a server did not start or answer. Host side. Read next: plan.py.
+Exit codes: 0; 1 where drafts decode slower than --gate of another arm at a level or alone, all workloads together,
+or where something went unchecked; 2 usage; 3 tokens differ; 4 a server did not start or answer. Host side. Read next: plan.py.
 """
 
 import sys

@@ -14,6 +14,10 @@ from experiments.bench.concurrent.rates import Figures, figures_of
 from experiments.receipts import slug
 
 WIDTH = 140
+CAPTION = (
+    "prefill: prompt tokens until the last first piece of a wave; decode: tokens behind first pieces; "
+    "between: the gap before a piece, shared by its tokens"
+)
 
 
 def collect(done: Sequence[Block]) -> dict[tuple[Cell, str], Figures]:
@@ -28,7 +32,7 @@ def collect(done: Sequence[Block]) -> dict[tuple[Cell, str], Figures]:
 
 def measurements(found: Mapping[tuple[Cell, str], Figures], hashes: Mapping[str, str]) -> Table:
     """A line a cell and arm."""
-    table = Table(title="tokens a second and milliseconds, as clients saw them", box=None)
+    table = Table(title="tokens a second and milliseconds, as clients saw them", caption=CAPTION, box=None)
     for name in ("workload", "sampling", "level", "arm"):
         table.add_column(name)
     for name in (

@@ -78,7 +78,7 @@ def ended_by_signals() -> Iterator[None]:
 
 def check_fresh(plan: Plan, model: str, lanes: int, context: int) -> None:
     """Raises UsageError where the requests do not fit into servers that are to be started."""
-    from fnx_jax.serve.assets import read_text_assets
+    from fnx_jax.serve.assets import read_text_assets  # here, because jax comes with it
 
     try:
         tokenizer = read_text_assets(model).tokenizer

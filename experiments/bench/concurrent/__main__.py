@@ -7,7 +7,9 @@ request of any level on its own first; --serial the same without drafts, on the 
 have the same tokens in every arm, alone and in company; where it has not, nothing is compared.
 
 Exit codes: 0; 1 where drafts decode slower than --gate of another arm at a level or alone, all workloads together,
-or where something went unchecked; 2 usage; 3 tokens differ; 4 a server did not start or answer. Host side. Read next: plan.py.
+or where something went unchecked; 2 usage; 3 tokens differ; 4 a server did not start or answer.
+
+Host side. Read next: plan.py.
 """
 
 import sys

@@ -58,8 +58,8 @@ def run_blocks(
 def _run_block(plan: Plan, half: int, arm: str, client: Client, progress: Callable[[str], None]) -> Block:
     model, info = client.model(), server_info(client)
     wanted = list(cells(plan, arm))
+    progress("warms up")
     for cell in wanted:
-        progress(f"warms up, {cell}")
         ask_together(client, [_request(plan, cell, arm, n, model, plan.warm_tokens) for n in waves(plan, cell)[0]])
     before = counters(client).get(COMPILATIONS)
     found: dict[Cell, Measured] = {}

@@ -189,3 +189,12 @@ def test_counters_add_labels_up(monkeypatch):
 
 def test_a_server_without_metrics_has_no_counters():
     assert servers.counters(Client("http://127.0.0.1:9")) == {}
+
+
+def test_an_interrupt_is_an_exit_code_of_its_own(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_blocks", interrupted)
+    assert bench() == command.INTERRUPTED
+    assert "interrupted" in capsys.readouterr().err

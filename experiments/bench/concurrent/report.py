@@ -15,8 +15,7 @@ from experiments.receipts import slug
 
 WIDTH = 140
 CAPTION = (
-    "prefill: prompt tokens until the last first piece of a wave; decode: tokens behind first pieces; "
-    "between: the gap before a piece, shared by its tokens"
+    "prefill: until a wave's last first piece; decode: behind first pieces; between: gaps, shared by a piece's tokens"
 )
 
 

@@ -48,7 +48,13 @@ class Scheduler:
         self.pool = PagePool(steps.pages, steps.page)
         self.records = RoundLog(self.config.records, on_record)
         self._steps, self._drafts, self._clock = steps, drafts, clock
-        self._reuse = Reuse(steps, self.pool, self.config.prompt_cache_min_tokens, self.config.prompt_cache_host_bytes)
+        self._reuse = Reuse(
+            steps,
+            self.pool,
+            self.config.prompt_cache_min_tokens,
+            self.config.prompt_cache_host_bytes,
+            self.config.prompt_cache_disk,
+        )
         self._lane_drafts: LaneDrafts | None = None
         if drafter is not None and drafts is None:
             self._lane_drafts = LaneDrafts(drafter, steps.draft_depth, steps.row_tile)
@@ -200,7 +206,7 @@ class Scheduler:
             filling=filling,
             waiting=len(self._waiting),
             pages=self.pool.pages,
-            pages_used=len(self._reuse.held),
+            pages_used=len(self._reuse.device.held),
             prompt_tokens=self._totals.prompt_tokens,
             generation_tokens=self._totals.generation_tokens,
             rounds=self._totals.rounds,
@@ -212,9 +218,13 @@ class Scheduler:
             accepted=self._totals.by_place(self._totals.accepted),
         )
 
+    def close(self, orderly: bool) -> None:
+        """Ends it, once it has no work. orderly: the devices are well, and what they keep may go to files."""
+        self._reuse.close(orderly)
+
     def verify(self) -> None:
         """Raises PageError unless the lanes in use and the kept states explain every page reference."""
-        self.pool.check(holder.pages for holder in (*self._running(), *self._reuse.entries))
+        self.pool.check(holder.pages for holder in (*self._running(), *self._reuse.device.entries))
 
     def _running(self) -> list[Lane]:
         return [lane for lane in self._lanes if lane is not None]
@@ -250,7 +260,7 @@ class Scheduler:
         self._note_held()
 
     def _note_held(self) -> None:
-        self._reuse.held = {page for lane in self._running() for page in lane.pages}
+        self._reuse.device.held = {page for lane in self._running() for page in lane.pages}
 
     def _drop(self, waiting: Waiting, end: End) -> Emission:
         self._totals.finished[end.reason] += 1

@@ -126,6 +126,11 @@ class DraftOutput:
     chances: tuple[tuple[float, ...], ...] = ()
 
 
+Held = tuple[np.ndarray, ...]
+"""A kept state and its pages off the devices, and all there is to know of them: nothing else is needed to put them back
+into steps that were made alike, in this process or another."""
+
+
 class ReuseError(RuntimeError):
     """A lane's state could not be kept or restored; the lanes are as they were."""
 
@@ -186,11 +191,11 @@ class Steps(Protocol):
         """Copies all that a page holds into another one, without waiting. Raises: ReuseError."""
         ...
 
-    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+    def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """Copies a kept state and its pages to the host's memory, and waits. Raises: ReuseError."""
         ...
 
-    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+    def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
         """Copies what `spill` returned into a slot and into as many pages, without waiting.
 
         Raises: ReuseError; every slot's content is lost then.

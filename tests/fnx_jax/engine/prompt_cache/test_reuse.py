@@ -106,7 +106,7 @@ def test_a_short_reply_is_not_worth_a_state():
     steps = FakeSteps(slots=8)
     made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=8))
     serve(steps, made, [Request("a", tokens(5, 20), GREEDY)])
-    assert [entry.kind for entry in made._reuse.entries] == ["prompt"]
+    assert [entry.kind for entry in made._reuse.device.entries] == ["prompt"]
 
 
 def test_prompts_that_part_late_leave_a_state_where_they_part():
@@ -131,7 +131,7 @@ def test_marks_keep_their_distance():
     steps = FakeSteps(slots=8)
     made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=8))
     serve(steps, made, [Request("a", tokens(1, 31), GREEDY, marks=(7, 8, 15, 16, 22, 23))])
-    assert sorted(entry.length for entry in made._reuse.entries) == [8, 16, 30]
+    assert sorted(entry.length for entry in made._reuse.device.entries) == [8, 16, 30]
 
 
 @pytest.mark.parametrize("change", [dict(cache_prompt=False), dict(sampling=SamplingParams(prompt_logprobs=1))])
@@ -229,7 +229,7 @@ def test_a_cancelled_reply_leaves_no_state_of_its_end():
         list(run_round(steps, made))
     made.cancel(["a"])
     made.verify()
-    assert [entry.length for entry in made._reuse.entries] == [8]
+    assert [entry.length for entry in made._reuse.device.entries] == [8]
 
 
 def test_a_state_that_had_to_leave_the_device_comes_back_from_the_host():
@@ -292,4 +292,4 @@ def test_whatever_is_kept_and_let_go_no_reply_changes(
             requests.append(Request(f"{batch}.{i}", prompt[:100], sampling, marks=tuple(m for m in marks if m <= 100)))
         replies = serve(steps, made, requests)
         history += [r.prompt + replies[r.id].tokens for r in requests]
-    made.pool.check(entry.pages for entry in made._reuse.entries)
+    made.pool.check(entry.pages for entry in made._reuse.device.entries)

@@ -1,6 +1,8 @@
 """Requests that begin alike resume from kept states: same replies, no leaked page, and kept states give way."""
 
 import logging
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.limits import EngineConfig
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
@@ -251,7 +254,7 @@ def test_a_failed_return_from_the_host_starts_from_row_0():
 
 
 @settings(max_examples=40, deadline=None)
-@example(seed=135, slots=1, lanes=3, page=1, spare=0, apart=1, chunk=1, drafting=True, failing=False, host=5000)
+@example(seed=135, slots=1, lanes=3, page=1, spare=0, apart=1, chunk=1, drafting=True, failing=False, host=5000, disk=0)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 5),
@@ -263,9 +266,10 @@ def test_a_failed_return_from_the_host_starts_from_row_0():
     drafting=st.booleans(),
     failing=st.booleans(),
     host=st.sampled_from([0, 1500, 5000]),
+    disk=st.sampled_from([0, 6000, 20000]),
 )
 def test_whatever_is_kept_and_let_go_no_reply_changes(
-    seed, slots, lanes, page, spare, apart, chunk, drafting, failing, host
+    seed, slots, lanes, page, spare, apart, chunk, drafting, failing, host, disk
 ):
     rng = np.random.default_rng(seed)
     chosen = lambda: frozenset(int(n) for n in rng.integers(0, 12, 3)) if failing else frozenset()  # noqa: E731
@@ -276,7 +280,14 @@ def test_whatever_is_kept_and_let_go_no_reply_changes(
         pages=-(-128 // page) + spare,
         faults=Faults(fail_keeps=chosen(), fail_restores=chosen()),
     )
-    config = EngineConfig(prompt_cache_min_tokens=apart, prefill_chunk=chunk, prompt_cache_host_bytes=host)
+    folder = tempfile.TemporaryDirectory()
+    choice = DiskChoice(Path(folder.name), disk, "f") if disk else None
+    config = EngineConfig(
+        prompt_cache_min_tokens=apart,
+        prefill_chunk=chunk,
+        prompt_cache_host_bytes=host,
+        prompt_cache_disk=choice,
+    )
     drafts = (lambda lane: rng.integers(0, 64, rng.integers(0, 9)).tolist()) if drafting else None
     made = scheduler(steps, config, drafts=drafts)
     stems = [tokens(int(rng.integers(3)), 40) for _ in range(3)]
@@ -293,3 +304,5 @@ def test_whatever_is_kept_and_let_go_no_reply_changes(
         replies = serve(steps, made, requests)
         history += [r.prompt + replies[r.id].tokens for r in requests]
     made.pool.check(entry.pages for entry in made._reuse.device.entries)
+    made.close(orderly=True)
+    folder.cleanup()

@@ -138,9 +138,10 @@ class Scheduler:
         if self._lane_drafts is not None:
             decoding, drafts = self._lane_drafts.propose(decoding, rows)
         segments = windows(decoding, rows, self._steps.row_tile, drafts)
-        rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
-        rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))
-        pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows)
+        first = sum(len(segment.tokens) for segment in segments)
+        most = prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile)
+        rows = min(self._steps.max_rows - first, most)
+        pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows, first, self._steps.row_tile)
         served = {piece.lane.index for piece in pieces}
         for lane in filling:
             lane.passed = 0 if lane.index in served else lane.passed + 1
@@ -165,8 +166,8 @@ class Scheduler:
             self._lane_drafts.note_round(planned.segments, emissions, seconds)
         ended = {emission.request_id: emission.finish.reason for emission in emissions if emission.finish}
         for segment in planned.segments:
-            if segment.prompt and segment.lane.request.id not in ended:
-                self._reuse.keep_prompt(segment.lane)
+            if segment.prompt and ended.get(segment.lane.request.id) != "error":
+                self._reuse.keep_prompt(segment.lane, segment.open)
         for lane in self._running():
             if (reason := ended.get(lane.request.id)) is not None:
                 self._release(lane, whole=reason in ("stop", "length"))

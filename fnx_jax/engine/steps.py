@@ -55,13 +55,13 @@ class RoundPlan:
     """The rows of one round; rows of one lane are contiguous and in ascending position.
 
     token_B, lane_B, position_B: int32. speculative_B: bool, True for drafts under test, False for rows that are
-    kept whatever is drawn. history_BN: int32, the N tokens before each row, newest first, -1 before the start.
+    kept whatever is drawn; a prompt's last row may be told as a draft, so that the state before it can be kept.
+    history_BN: int32, the N tokens before each row, newest first, -1 before the start.
     pages_LP: int32 page table, -1 where a lane has no page. draws, scores: at most one of each per row.
     Every array is the receiver's: nobody writes it again.
     A row at position 0 starts a new stream in its lane: what the lane held before is forgotten. A lane's first row in
     a round says how far its earlier rows are kept: a speculative row at or past that position was rejected.
-    A speculative window (one lane's rows with drafts) is at most `row_tile` rows and starts on a tile border or
-    fits in the tile it starts in: see scheduler.
+    A lane's speculative rows come last, and lie in one tile with the row before them: fewer than `row_tile` rows.
     """
 
     token_B: np.ndarray

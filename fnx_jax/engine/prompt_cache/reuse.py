@@ -89,17 +89,18 @@ class Reuse:
             self._resumed += 1
             self._origins[lane.index] = start.entry
 
-    def keep_prompt(self, lane: Lane) -> None:
-        """Keeps a lane's state where it stands at a mark."""
-        if (kind := lane.marks.get(lane.filled)) is not None:
-            self._keep(lane, kind)
+    def keep_prompt(self, lane: Lane, open_rows: int) -> None:
+        """Keeps a lane's state where it stands at a mark, or stood before the last round's open rows."""
+        for length in sorted({lane.filled - open_rows, lane.filled}):
+            if (kind := lane.marks.get(length)) is not None:
+                self._keep(lane, kind, length)
 
     def end(self, lane: Lane, whole: bool) -> None:
         """Keeps the state of a lane that is about to be freed, if its reply is `whole` and that is worth it."""
         origin = self._origins.pop(lane.index, None)
         new = lane.filled - max(lane.prompt_length - 1, origin.length if origin else 0)
         if whole and self.device.entries.slots and lane.request.cache_prompt and new >= max(1, self._apart):
-            self._keep(lane, "reply")
+            self._keep(lane, "reply", lane.filled)
 
     def close(self, orderly: bool) -> None:
         """Ends it. orderly: the devices are well, so what is kept goes to files, where there is a place for them."""
@@ -156,8 +157,8 @@ class Reuse:
             self._asked = request, np.array(request.prompt, np.int32)
         return self._asked[1]
 
-    def _keep(self, lane: Lane, kind: Kind) -> None:
-        tokens = np.array(lane.tokens[: lane.filled], np.int32)
+    def _keep(self, lane: Lane, kind: Kind, length: int) -> None:
+        tokens = np.array(lane.tokens[:length], np.int32)
         entry = self.device.entries.at(tokens)
         if entry is not None:
             self.device.entries.touch(entry)

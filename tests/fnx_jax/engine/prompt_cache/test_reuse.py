@@ -253,7 +253,7 @@ def test_a_failed_return_from_the_host_starts_from_row_0():
     assert made.status().cache.failed == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @example(seed=135, slots=1, lanes=3, page=1, spare=0, apart=1, chunk=1, drafting=True, failing=False, host=5000, disk=0)
 @given(
     seed=st.integers(0, 2**32),

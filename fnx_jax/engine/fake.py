@@ -39,7 +39,7 @@ class Faults:
 
     fail_rounds, fail_drafts: rounds and draft calls, counted from 0, that raise. nonfinite_tokens: from a row with one
     of them on, nothing in its lane is finite. sleep_s: added to each round. fail_keeps, fail_restores: calls, counted
-    from 0, that raise ReuseError.
+    from 0, that raise ReuseError; fail_copies: those of copy_page.
     """
 
     fail_rounds: frozenset[int] = frozenset()
@@ -48,6 +48,7 @@ class Faults:
     sleep_s: float = 0.0
     fail_keeps: frozenset[int] = frozenset()
     fail_restores: frozenset[int] = frozenset()
+    fail_copies: frozenset[int] = frozenset()
 
 
 class FakeSteps:
@@ -55,7 +56,7 @@ class FakeSteps:
 
     pages: default, enough for every lane's whole context. script: forces tokens. before: called with the number of
     each round; may wait or raise. draft_depth, head: how deep its draft head reaches, and what it proposes.
-    rounds, draft_calls, keeps, restores: begun.
+    rounds, draft_calls, keeps, restores, copies: begun.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class FakeSteps:
         self.owner: object = None
         self.slots, self.state_bytes, self.page_bytes = slots, 8 * STATE_WORDS, 32 * page
         self.draft_depth = draft_depth
-        self.rounds = self.draft_calls = self.keeps = self.restores = 0
+        self.rounds = self.draft_calls = self.keeps = self.restores = self.copies = 0
         self._faults, self._script, self._before, self._head = faults or Faults(), script, before, head
         self._held = FakePages(self.pages, page)
         self._streams = 0
@@ -135,7 +136,10 @@ class FakeSteps:
         self._kept_L[lane] = self._written_L[lane] = length
 
     def copy_page(self, source: int, target: int) -> None:
-        """Copies a page."""
+        """Copies a page. Raises PlanError, ReuseError."""
+        number, self.copies = self.copies, self.copies + 1
+        if number in self._faults.fail_copies:
+            raise ReuseError(f"copy {number} fails on purpose")
         require(0 <= source < self.pages and 0 <= target < self.pages, f"page {source} to {target} of {self.pages}")
         self._held.copy(source, target)
 

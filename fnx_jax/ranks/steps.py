@@ -74,9 +74,14 @@ class LeaderSteps:
         self._steps.keep(lane, length, slot)
 
     def restore(self, slot: int, lane: int) -> None:
-        """Restores a kept state on all ranks. Raises as `keep`."""
+        """Restores a kept state on all ranks, and waits for their word. Raises as `keep`, also where another failed."""
         self._leader.send(Restore(slot, lane))
-        self._steps.restore(slot, lane)
+        try:
+            self._steps.restore(slot, lane)
+        finally:
+            whole = self._leader.all_restored()
+        if not whole:
+            raise ReuseError("another rank does not have that state")
 
     def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """Raises ReuseError: every rank would have to hold its own part."""

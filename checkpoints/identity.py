@@ -12,7 +12,7 @@ def folder_identity(folder: str | os.PathLike) -> str:
     """Returns SHA-256, in hex, over the names, sizes, times of change and some of the bytes of all files of a folder.
 
     Of each file PLACES pieces of PLACE_BYTES, evenly spread, are read; a smaller one is read whole. A file that was
-    written again is another one, whatever is in it; one whose size, time and pieces are the same is taken to be the same.
+    written again is another one, whatever is in it; one whose size, time and pieces are the same is taken for the same.
     Raises: OSError where a file cannot be read.
     """
     folder, whole = Path(folder), hashlib.sha256()

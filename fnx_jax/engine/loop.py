@@ -140,7 +140,8 @@ class Engine:
         self._mailbox.close("the engine is stopped")
         if self._thread is None:
             self._abandon(self._mailbox.live())
-            self._close()
+            with self._driver:
+                self._close()
         elif self._thread is not threading.current_thread():
             self._thread.join()
 

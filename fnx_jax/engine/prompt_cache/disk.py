@@ -2,15 +2,14 @@
 
 Files are written, read and removed by threads of this tier's own; what there is, and what has to go, is decided by the
 one caller. Several processes may use a folder: each knows the files that it found at its start and those that it wrote,
-names are never used twice, and a file that is gone is a state that is gone. Read next: files.py.
+names are never used twice, and a file that is gone is a state that is gone. Read next: folder.py, files.py.
 """
 
 import contextlib
 import logging
 import os
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +18,14 @@ from typing import Any
 import numpy as np
 
 from fnx_jax.engine.prompt_cache.away import Away
-from fnx_jax.engine.prompt_cache.files import (
-    ForeignFile,
-    StateFileError,
-    most_bytes,
-    read_about,
-    read_state,
-    write_state,
-)
+from fnx_jax.engine.prompt_cache.files import StateFileError, most_bytes, read_state, write_state
+from fnx_jax.engine.prompt_cache.folder import look_through
 from fnx_jax.engine.prompt_cache.radix import RadixTree
 from fnx_jax.engine.prompt_cache.status import DiskStatus
 
 logger = logging.getLogger(__name__)
 QUEUE_BYTES = 1 << 30
 """States that wait to be written, at most, though always one; beyond it none is taken."""
-STALE_S = 3600.0
-"""An unfinished file this old was left by a process that died."""
 
 
 @dataclass(frozen=True)
@@ -196,45 +187,16 @@ class DiskTier:
             logger.warning("%s", message)
 
     def _open(self) -> None:
-        """Finds the states of this fingerprint; removes what a process that died left unfinished."""
-        faults: dict[str, list[StateFileError]] = {"foreign": [], "broken": []}
-        for path in _by_age(self.choice.folder):
-            if path.name.endswith(".unfinished"):
-                _quietly(_remove_if_stale, path)
-                continue
-            try:
-                about = read_about(path, self.choice.fingerprint)
-            except StateFileError as error:
-                faults["foreign" if isinstance(error, ForeignFile) else "broken"].append(error)
-                continue
+        """Takes in what there is, as far as the budget goes."""
+        found = look_through(self.choice.folder, self.choice.fingerprint)
+        for path, about in found.states:
             if (same := self._tree.get(about.tokens)) is not None:
                 self._drop(same)
             self._store(Stored(about.tokens, path, about.nbytes))
         while self._used_bytes > self.choice.budget_bytes:
             self._drop(next(iter(self._oldest_first)))
-        says = {
-            "foreign": "are kept states of another checkpoint, of other settings or of another program",
-            "broken": "are no kept states, or are broken",
-        }
-        for kind, errors in faults.items():
-            if errors:
-                where, example = self.choice.folder, errors[0]
-                self._warn(kind, f"{where}: {len(errors)} files {says[kind]}, and are left alone; one is {example}")
-
-
-def _by_age(folder: Path) -> Iterator[Path]:
-    """The files of a folder, the longest unused first."""
-    found = []
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):  # another process has removed it
-            if path.is_file():
-                found.append((path.stat().st_mtime_ns, path))
-    return (path for _, path in sorted(found))
-
-
-def _remove_if_stale(path: Path) -> None:
-    if time.time() - path.stat().st_mtime > STALE_S:
-        path.unlink()
+        for message in found.faults():
+            logger.warning("%s: %s", self.choice.folder, message)
 
 
 def _quietly(work: Callable[..., Any], *arguments: Any) -> None:

@@ -2,9 +2,6 @@
 
 import http.client
 import json
-import os
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from experiments.server_process import ServerProcess
+
 RANKS = (0, 1)
-_READY = re.compile(r"^Ready: .* at (http://\S+)/v1,", re.MULTILINE)
 
 
 class PairError(RuntimeError):
@@ -42,27 +40,24 @@ class Pair:
             "--port=0",
             *flags,
         ]
-        self.processes = [self._start(rank, [*shared, f"--rank={rank}", *of_rank[rank]]) for rank in RANKS]
-
-    def _start(self, rank: int, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        with open(self._log(rank), "wb") as log:
-            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-
-    def _log(self, rank: int) -> Path:
-        return Path(self._folder.name) / f"rank{rank}.log"
+        self._servers = [
+            ServerProcess([*shared, f"--rank={rank}", *of_rank[rank]], Path(self._folder.name) / f"rank{rank}.log")
+            for rank in RANKS
+        ]
+        self.processes = [server.process for server in self._servers]
 
     def log(self, rank: int) -> str:
         """What a rank has printed so far."""
-        return self._log(rank).read_text(errors="replace")
+        return self._servers[rank].log()
 
     def wait_ready(self, timeout_s: float) -> str:
         """Waits until rank 0 serves; returns its URL. Raises PairError."""
         end_s = time.monotonic() + timeout_s
-        while not (ready := _READY.search(self.log(0))):
+        while not (url := self._servers[0].url()):
             if time.monotonic() > end_s or any(process.poll() is not None for process in self.processes):
                 raise PairError("\n".join(f"rank {rank}: {self.log(rank)[-2000:]}" for rank in RANKS))
             time.sleep(0.1)
-        self.url = ready[1]
+        self.url = url
         return self.url
 
     def wait(self, rank: int, timeout_s: float) -> int | None:
@@ -74,10 +69,8 @@ class Pair:
 
     def close(self) -> None:
         """Kills what is left."""
-        for process in self.processes:
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
+        for server in self._servers:
+            server.kill()
         self._folder.cleanup()
 
     def __enter__(self) -> "Pair":

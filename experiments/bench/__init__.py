@@ -1,1 +1,1 @@
-"""Benches: one file a subject, which prints what it measured and asserts nothing."""
+"""Benches: one file or folder a subject, which prints what it measured. Only `concurrent` judges it."""

@@ -1,6 +1,6 @@
 """Host side: the equalities as a server's clients see them: by `token_sha`, else by token ids and text.
 
-Every request is asked for alone, then again in company and as a stream. Read next: http_compare.py, http_client.py.
+Every request is asked for alone, then again in company and as a stream. Read next: http_compare.py, ../http_client.py.
 """
 
 import time
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from checkpoints.commands import UsageError
+from experiments.http_client import Answer, Client, HttpError, client_for
 from experiments.prove.claims import Result, Unchecked
 from experiments.prove.covering import product
-from experiments.prove.http_client import Answer, Client, HttpError, client_for
 from experiments.prove.http_compare import NOT_SEEN, HttpCell, difference, digest, seen, tally, unexercised
 from experiments.prove.report import Proof
 

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from experiments.http_client import Answer
 from experiments.prove.claims import Result, Tally, Unchecked
 from experiments.prove.compare import Difference
-from experiments.prove.http_client import Answer
 
 
 @dataclass(frozen=True)

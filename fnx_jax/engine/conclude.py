@@ -1,6 +1,7 @@
 """Host side: takes a round's results into its lanes, and says what each reply gained.
 
-A row's draw is the reply's next token, whatever was proposed; a draft is kept only where it equals that draw.
+A row's draw is the reply's next token, whatever was proposed, unless the reply's budget dictates another; a draft is
+kept only where it equals that token.
 Read next: scheduler.py.
 """
 
@@ -89,16 +90,30 @@ def _accept(segment: Segment, drawn: list[Drawn]) -> Gain:
     for row, result in enumerate(drawn):
         if not result.finite:
             return Gain(tuple(tokens), tuple(logprobs), _not_finite(len(lane.tokens) - 1), accepted)
-        end = lane.commit(result.token)
-        tokens.append(result.token)
-        if result.logprobs is not None:
-            logprobs.append(result.logprobs)
-        landed = row < len(drafts) and drafts[row] == result.token
-        accepted += landed
-        if end or not landed:
+        end, landed = None, False
+        if not lane.dictated:
+            end = lane.commit(result.token)
+            tokens.append(result.token)
+            if result.logprobs is not None:
+                logprobs.append(result.logprobs)
+            landed = row < len(drafts) and drafts[row] == result.token
+            accepted += landed
+            lane.filled += landed and end is None
+        spoken, end = _dictate(lane) if end is None else ((), end)
+        tokens.extend(spoken)
+        if end or spoken or not landed:
             return Gain(tuple(tokens), tuple(logprobs), end, accepted)
-        lane.filled += 1
     return Gain(tuple(tokens), tuple(logprobs), accepted=accepted)
+
+
+def _dictate(lane: Lane) -> tuple[tuple[int, ...], End | None]:
+    """Commits what is dictated now; the rows of these tokens are the lane's next window."""
+    spoken = []
+    for token in lane.dictated:
+        spoken.append(token)
+        if end := lane.commit(token):
+            return tuple(spoken), end
+    return tuple(spoken), None
 
 
 def _not_finite(position: int) -> End:

@@ -82,20 +82,25 @@ class LaneDrafts:
         self._drafter.forget(lane.order)
 
     def _fitting(self, lane: Lane, depth: int) -> int:
-        """No deeper than the head, a window or the rest of the reply; a draft as its last token saves no round."""
-        if not lane.request.sampling.draft:
+        """No deeper than the head, a window or the rest of the reply; a draft as its last token saves no round.
+
+        A chain begins behind the newest kept row, which is not there yet where tokens were dictated.
+        """
+        if not lane.request.sampling.draft or len(lane.pending) > 1:
             return 0
         return min(depth, self._depth, self._row_tile - 1, lane.room - 1)
 
 
 def _stream(lane: Lane) -> Stream:
+    forced = lane.pending[1:]
     return Stream(
         order=lane.order,
-        tokens=lane.tokens,
-        room=lane.room,
+        tokens=lane.tokens[: lane.filled + 1] if forced else lane.tokens,
+        room=lane.room + len(forced),
         drafts=lane.request.sampling.draft,
         held=lane.held,
         chances=lane.chances,
+        forced=forced,
     )
 
 

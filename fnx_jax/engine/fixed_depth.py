@@ -15,12 +15,14 @@ class FixedDepth:
         self._depth, self.confidence = depth, confidence
 
     def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
-        """What is held, as much as fits."""
+        """What is held or forced, as much as fits."""
         windows, used = [], 0
         for after, stream in zip(reversed(range(len(streams))), streams, strict=True):
             room = min(row_tile - used % row_tile, rows - used - after, stream.room) - 1
             held = stream.held if stream.drafts else ()
             window = Window(stream.order, "head" if held else "plain", held, min(room, len(held)), stream.chances)
+            if stream.forced:
+                window = Window(stream.order, "forced", stream.forced, min(room, len(stream.forced)))
             windows.append(window)
             used += 1 + window.tested
         return windows

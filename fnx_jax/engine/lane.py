@@ -22,8 +22,8 @@ class Lane:
     """What the host knows of one admitted request.
 
     index: the lane's number. order: how many requests were admitted before. pages: the cache pages it holds.
-    limit: reply tokens at most. tokens: prompt, then reply; the newest reply token is pending, not yet in the cache.
-    filled: positions whose rows are in the cache and kept; cached: those that were there before the first round.
+    limit: reply tokens at most. tokens: prompt, then reply. filled: positions whose rows are in the cache and kept;
+    cached: those that were there before the first round.
     marks: prompt rows after which the state is to be kept, so that a round has to end there, or just behind the last.
     held, chances: drafts for the tokens after the pending one, and the draft head's probability of each.
     passed: rounds since the prompt last got a row. scores: the prompt's log-probabilities so far.
@@ -49,6 +49,7 @@ class Lane:
         self.chances: tuple[float, ...] = ()
         self.passed = 0
         self.scores: list[TokenLogprobs] = []
+        self._open = self.request.budget is not None
         self._arrays = DrawArrays(self.request, vocabulary)
         self._submitted_s, self._admitted_s, self._prompt_done_s = waiting.submitted_s, now_s, None
 
@@ -64,6 +65,17 @@ class Lane:
         """
         end = min(self.prompt_length, self.filled + rows)
         return min((mark for mark in self.marks if self.filled < mark < end and mark != passed), default=end)
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Tokens that are not in the cache yet: the newest, and what was dictated before it."""
+        return tuple(self.tokens[self.filled :])
+
+    @property
+    def dictated(self) -> tuple[int, ...]:
+        """What the reply goes on with, whatever is drawn; nearly always nothing."""
+        budget = self.request.budget
+        return budget.closing if budget is not None and self._open and self.replied >= budget.tokens else ()
 
     @property
     def replied(self) -> int:
@@ -96,6 +108,8 @@ class Lane:
         told = self.held[:1] == (token,)
         self.held, self.chances = (self.held[1:], self.chances[1:]) if told else ((), ())
         self._arrays.commit(token)
+        if self.request.budget is not None:
+            self._open = self._open and token != self.request.budget.close
         matched = None
         if self.request.watcher is not None:
             try:

@@ -67,7 +67,8 @@ def check_request(request: Request, steps: Steps) -> None:
     """Raises EngineError, naming the field and the limit, for a request that could never be served."""
     _check_prompt(request, steps)
     _check_sampling(request.sampling)
-    _check_ids(request.sampling, steps.vocabulary)
+    _check_ids(request, steps.vocabulary)
+    _check_budget(request)
     window = len(request.prompt) + reply_limit(request, steps.context)
     needed = -(-window // steps.page)
     if needed > steps.pages:
@@ -115,8 +116,22 @@ def _check_sampling(sampling: SamplingParams) -> None:
             raise EngineError(f"{name}: {getattr(sampling, name)}, must be {wanted}")
 
 
-def _check_ids(sampling: SamplingParams, vocabulary: int) -> None:
+def _check_budget(request: Request) -> None:
+    budget = request.budget
+    if budget is None:
+        return
+    if budget.tokens < 0:
+        raise EngineError(f"budget: {budget.tokens} tokens, must be at least 0")
+    if budget.close not in budget.closing:
+        raise EngineError(f"budget: the closing tokens {budget.closing} lack {budget.close}, which closes")
+    if request.sampling.logprobs is not None:
+        raise EngineError("logprobs: of tokens that a budget dictates there are none; ask for one of the two")
+
+
+def _check_ids(request: Request, vocabulary: int) -> None:
+    sampling = request.sampling
     named = {
+        "budget": () if request.budget is None else request.budget.closing,
         "logit_bias": [token for token, _ in sampling.logit_bias],
         "eos_token_ids": sampling.eos_token_ids,
         "stop_token_ids": sampling.stop_token_ids,

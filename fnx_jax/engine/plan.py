@@ -1,6 +1,6 @@
 """Host side: which rows make the next round, and the arrays that describe them to the device.
 
-Decoding lanes come first, each with a window: its pending token and, where something proposes them, drafts under
+Decoding lanes come first, each with a window: its pending tokens and, where something proposes them, drafts under
 test. Prompt rows of filling lanes take what is left. Read next: conclude.py.
 """
 
@@ -48,14 +48,18 @@ class Planned:
 def windows(lanes: Sequence[Lane], rows: int, row_tile: int, drafts: Drafts | None) -> list[Segment]:
     """Builds a window for each lane in at most `rows` rows, of which every lane is sure of one.
 
-    A window's drafts are cut where its tile ends, so that no window crosses a tile border.
+    A window is cut where its tile ends, so that none crosses a tile border. Drafts follow a lone pending token only.
     """
     segments, used = [], 0
     for after, lane in zip(reversed(range(len(lanes))), lanes, strict=True):
-        room = min(row_tile - used % row_tile, rows - used - after, lane.room)
-        proposed = drafts(lane)[: room - 1] if drafts and lane.request.sampling.draft else ()
-        tokens = (lane.tokens[-1], *proposed)
-        segments.append(Segment(lane, lane.filled, tokens, False, drafts=len(proposed), drawn=len(tokens), scored=0))
+        room = min(row_tile - used % row_tile, rows - used - after)
+        pending = lane.pending
+        proposed = ()
+        if drafts is not None and lane.request.sampling.draft and len(pending) == 1:
+            proposed = tuple(drafts(lane)[: min(room, lane.room) - 1])
+        tokens = (*pending, *proposed)[:room]
+        drawn = 1 + len(proposed) if len(pending) <= room else 0
+        segments.append(Segment(lane, lane.filled, tokens, False, drafts=len(proposed), drawn=drawn, scored=0))
         used += len(tokens)
     return segments
 

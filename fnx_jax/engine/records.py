@@ -105,4 +105,5 @@ def _lane_rows(segment: Segment, begin: int, end: int) -> LaneRows:
     lane, rows = segment.lane, end - begin
     if segment.prompt:
         return LaneRows(lane.index, lane.request.id, prompt=rows)
-    return LaneRows(lane.index, lane.request.id, decode=1, verify=rows - 1)  # a window is whole in one tile
+    # A window is whole in one tile.
+    return LaneRows(lane.index, lane.request.id, decode=rows - segment.drafts, verify=segment.drafts)

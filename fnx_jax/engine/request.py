@@ -57,12 +57,26 @@ class StopWatcher(Protocol):
 
 
 @dataclass(frozen=True)
+class Budget:
+    """Bounds what a reply begins with and one token closes, such as reasoning.
+
+    tokens: where none of so many first tokens is `close`, the reply goes on with `closing`, whatever is drawn.
+    closing: ids, `close` among them.
+    """
+
+    tokens: int
+    close: int
+    closing: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Request:
     """One reply to make.
 
     prompt: token ids, at least one. watcher: text-level stop, None where the request has no stop strings; the
     engine's thread is its only caller. cache_prompt: whether kept states may be resumed and made; never changes tokens.
     marks: rows of the prompt up to which others may begin alike, from 1 to all; hints of where to keep a state.
+    budget: of the reply's first part, None for no bound.
     """
 
     id: str
@@ -71,6 +85,7 @@ class Request:
     watcher: StopWatcher | None = None
     cache_prompt: bool = True
     marks: tuple[int, ...] = ()
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True)

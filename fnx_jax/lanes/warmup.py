@@ -5,6 +5,7 @@ The rounds here touch lane 0 and its first page, which any request overwrites be
 
 from collections.abc import Callable
 
+import jax
 import numpy as np
 
 from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw, RoundPlan, Score
@@ -30,7 +31,8 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
         steps.keep(0, 1, 0)
         steps.restore(0, 0)
         steps.copy_page(0, 0)
-        steps.refill(steps.spill(0, (0,)), 0, (0,))
+        if jax.process_count() == 1:  # states of several processes stay on the devices
+            steps.refill(steps.spill(0, (0,)), 0, (0,))
 
 
 def _draft_plan(steps: DeviceSteps, draw: Draw) -> DraftPlan:

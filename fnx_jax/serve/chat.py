@@ -8,6 +8,7 @@ from fnx_jax.serve.chat_format import ChatFormat
 from fnx_jax.serve.jobs import Job, make_choices, make_head, stream_options, text_rules
 from fnx_jax.serve.offers import ToolOffer, read_offer
 from fnx_jax.serve.prompts import render_prompt
+from fnx_jax.serve.reasoning import reasoning_budget
 from fnx_jax.serve.replies import ReplyOptions
 from fnx_jax.serve.sampling import reply_limit, sampling_params
 from fnx_jax.serve.service import LoadedModel, Service
@@ -36,12 +37,13 @@ def chat_job(service: Service, fields: Fields, request_id: str) -> Job:
         single_call=offer.callable and not fields.get("parallel_tool_calls", True),
         markup=service.markup,
     )
+    budget = reasoning_budget(fields, model.assets.tokenizer, service.markup) if prompt.in_reasoning else None
     n = fields.get("n", 1)
     return Job(
         head,
         ChatFormat(head.id, model.assets.tokenizer, options, service.settings.reasoning_field),
         options,
-        make_choices(model, prompt.ids, sampling, rules, n, cache_prompt=reuse, marks=prompt.marks),
+        make_choices(model, prompt.ids, sampling, rules, n, cache_prompt=reuse, marks=prompt.marks, budget=budget),
         prompt_tokens=len(prompt.ids),
         prompt_field="messages",
         n=n,

@@ -79,16 +79,16 @@ def make_choices(
     rules: TextRules,
     n: int,
     first: int = 0,
-    **reuse: Any,
+    **more: Any,
 ) -> list[Choice]:
     """n replies to one prompt; they share the seed and differ in their choice number.
 
-    Args: first: index of the first in the answer. reuse: `cache_prompt` and `marks` as in Request.
+    Args: first: index of the first in the answer. more: `cache_prompt`, `marks` and `budget` as in Request.
     """
     tokenizer = model.assets.tokenizer
     choices = []
     for number in range(n):
         watcher = TextWatcher(tokenizer, rules) if rules.watched else None
-        request = Request(secrets.token_hex(12), ids, replace(sampling, choice=number), watcher, **reuse)
+        request = Request(secrets.token_hex(12), ids, replace(sampling, choice=number), watcher, **more)
         choices.append(Choice(first + number, request, Transcript(tokenizer, rules)))
     return choices

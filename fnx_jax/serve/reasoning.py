@@ -3,7 +3,10 @@
 Read next: transcript.py.
 """
 
+from fnx_jax.engine.request import Budget
 from fnx_jax.serve.markup import Markup, overlap
+from fnx_jax.serve.tokenizer import Tokenizer
+from fnx_jax.serve.validate import Fields, refuse
 
 
 def starts_in_reasoning(prompt: str, markup: Markup) -> bool:
@@ -13,6 +16,22 @@ def starts_in_reasoning(prompt: str, markup: Markup) -> bool:
     """
     turn = prompt[prompt.rfind(markup.turn_open) + 1 :]
     return markup.turn_close not in turn and turn.rfind(markup.think_open) > turn.rfind(markup.think_close)
+
+
+def reasoning_budget(fields: Fields, tokenizer: Tokenizer, markup: Markup) -> Budget | None:
+    """The bound that a request sets on its reasoning, closed as the template closes it; None where it sets none.
+
+    Raises: ApiError 400 where there are log-probabilities to be told, or no token closes.
+    """
+    tokens = fields.get("thinking_token_budget")
+    if tokens is None:
+        return None
+    if fields.get("logprobs"):
+        raise refuse("thinking_token_budget", "is not supported together with logprobs")
+    close, closing = tokenizer.id_of(markup.think_close), tokenizer.encode(f"\n{markup.think_close}\n\n")
+    if close is None or close not in closing:
+        raise refuse("thinking_token_budget", f"needs a token for {markup.think_close}, which this vocabulary lacks")
+    return Budget(tokens, close, closing)
 
 
 class ReasoningSplit:

@@ -15,7 +15,7 @@ from fnx_jax.engine.drafts import policy_for
 from fnx_jax.engine.fixed_depth import FixedDepth
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
-from fnx_jax.engine.request import Request, SamplingParams
+from fnx_jax.engine.request import Budget, Request, SamplingParams
 from fnx_jax.lanes.warmup import warm_up
 
 SAMPLINGS = {
@@ -84,6 +84,21 @@ def test_the_drafter_that_serves_changes_nothing(demo_model, alone):
     engine = Engine(demo_model.steps, drafter=policy_for(demo_model.steps, settings))
     assert replies(engine, requests(6)) == alone
     assert engine.status().draft_windows, "UNCHECKED: nothing was drafted"
+
+
+def test_dictated_tokens_are_followed_by_what_follows_them_in_a_prompt(demo_model):
+    closing = (300, 301, 302)
+    bounded = Request(
+        "x", prompt(4, 30), SamplingParams(seed=9, max_tokens=20, ignore_eos=True), budget=Budget(7, 301, closing)
+    )
+    (tokens, _) = replies(Engine(demo_model.steps), [bounded])["x"]
+    assert tuple(tokens[7:10]) == closing
+    rest = Request("y", (*bounded.prompt, *tokens[:10]), SamplingParams(seed=9, max_tokens=10, ignore_eos=True))
+    assert replies(Engine(demo_model.steps), [rest])["y"][0] == tokens[10:]
+    for depth in (1, 4):
+        engine = Engine(demo_model.steps, drafter=FixedDepth(depth))
+        assert replies(engine, [bounded])["x"][0] == tokens
+        assert engine.status().draft_windows, "UNCHECKED: nothing was drafted"
 
 
 def test_every_token_stands_in_one_round_record(demo_model):

@@ -8,11 +8,12 @@ from urllib.error import HTTPError
 import pytest
 
 from checkpoints.commands import UsageError
-from experiments.prove import http, http_client
+from experiments import http_client
+from experiments.http_client import Answer, Client, HttpError, client_for
+from experiments.prove import http
 from experiments.prove.claims import Result
 from experiments.prove.compare import Difference
 from experiments.prove.http import compared_by, prove_http
-from experiments.prove.http_client import Answer, Client, HttpError, client_for
 from experiments.prove.http_compare import HttpCell, Seen, difference, seen, tally, unexercised
 from experiments.prove.report import remarks
 from tests.fnx_jax.serve.support import ScriptedEngine, running, wait_for

@@ -7,7 +7,7 @@ import numpy as np
 
 from fnx_jax.engine.fake import FakeSteps
 from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
-from fnx_jax.engine.request import Emission, Finish, Request, SamplingParams, TokenLogprobs
+from fnx_jax.engine.request import Budget, Emission, Finish, Request, SamplingParams, TokenLogprobs
 from fnx_jax.engine.rounds import serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
 from fnx_jax.engine.steps import Draw
@@ -70,9 +70,14 @@ def plain(request: Request, context: int = 128, vocabulary: int = 64, script=Non
     s = request.sampling
     tokens, reply, logprobs = list(request.prompt), [], []
     reason, stop = "length", None
+    dictated: list[int] = []
     while len(reply) < min(s.max_tokens, context - len(request.prompt)):
+        budget = request.budget
+        if budget is not None and len(reply) == budget.tokens and budget.close not in reply:
+            dictated = list(budget.closing)
         logits_V = fake_logits(tokens, vocabulary, script(tokens) if script else None)
-        token = fake_draw(logits_V, plain_draw(s, request.prompt, reply, vocabulary))
+        drawn = fake_draw(logits_V, plain_draw(s, request.prompt, reply, vocabulary))
+        token = dictated.pop(0) if dictated else drawn
         assert token is not None
         if s.logprobs is not None:
             logprobs.append(fake_logprobs(logits_V, token, s.logprobs))
@@ -149,4 +154,11 @@ def random_request(rng: np.random.Generator, name: str, vocabulary: int = 64, co
         prompt_logprobs=chance(0.3, int(rng.integers(4)), None),
         draft=bool(rng.random() < 0.8),
     )
-    return Request(name, tuple(int(t) for t in rng.integers(0, vocabulary, length)), sampling)
+    budget = chance(0.3, random_budget(rng, vocabulary), None) if sampling.logprobs is None else None
+    return Request(name, tuple(int(t) for t in rng.integers(0, vocabulary, length)), sampling, budget=budget)
+
+
+def random_budget(rng: np.random.Generator, vocabulary: int) -> Budget:
+    """A bound that the reply's fewer than 25 tokens may reach, and a closing that may be wider than a tile."""
+    closing = tuple(int(token) for token in rng.integers(3, vocabulary, int(rng.integers(1, 20))))
+    return Budget(int(rng.integers(20)), closing[int(rng.integers(len(closing)))], closing)

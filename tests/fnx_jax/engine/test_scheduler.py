@@ -15,7 +15,7 @@ from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.lane import Lane
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.pages import PageError, PagePool, PageTable
-from fnx_jax.engine.request import EngineError, QueueFull, Request, SamplingParams
+from fnx_jax.engine.request import Budget, EngineError, QueueFull, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
 from tests.fnx_jax.engine.support import gather, plain, random_request, serve
@@ -366,11 +366,11 @@ def keep_all(segment, drawn):
     [
         (PageTable, "clear", lambda self, lane: None),
         (PagePool, "alloc", lambda self, count: tuple(range(count))),
-        (Lane, "filling", property(lambda self: self.filled < self.prompt_length - 1)),
+        (Lane, "pending", property(lambda self: tuple(self.tokens[-1:]))),
         (conclude, "_accept", keep_all),
         (DrawArrays, "commit", lambda self, token: None),
     ],
-    ids=["page table not cleared", "pages given twice", "last prompt row forgotten", "drafts kept", "counts not kept"],
+    ids=["page table not cleared", "pages given twice", "dictated rows forgotten", "drafts kept", "counts not kept"],
 )
 def test_control_faults_of_the_scheduler_do_not_pass_unnoticed(monkeypatch, owner, name, twin):
     def run():
@@ -378,6 +378,8 @@ def test_control_faults_of_the_scheduler_do_not_pass_unnoticed(monkeypatch, owne
         scheduler = Scheduler(steps, drafts=drafter(1))
         replies = serve(steps, scheduler, requests)
         replies |= serve(steps, scheduler, [Request("whole", (1, 3), SamplingParams(max_tokens=1000))])
+        requests.append(Request("bounded", (1, 3), SamplingParams(), budget=Budget(4, 60, (59, 60, 58))))
+        replies |= serve(steps, scheduler, requests[-1:])
         for request in requests:
             assert replies[request.id].end == plain(request)
 

@@ -45,6 +45,7 @@ CHAT = {
     "stop_token_ids": ([ids("STOP")[0]], lambda server, body: body["choices"][0]["stop_reason"] == ids("STOP")[0]),
     "ignore_eos": (True, lambda server, body: body["choices"][0]["finish_reason"] == "length"),
     "draft": (False, engine_sees("draft", False)),
+    "thinking_token_budget": (1, lambda server, body: message(body)["reasoning"] == "w"),
     "stream": (True, None),
     "logprobs": (True, lambda server, body: bool(body["choices"][0]["logprobs"])),
     "include_reasoning": (False, lambda server, body: "reasoning" not in message(body)),

@@ -4,6 +4,7 @@ import pytest
 
 from fnx_jax.serve.markup import MARKUP, overlap
 from fnx_jax.serve.reasoning import ReasoningSplit, starts_in_reasoning
+from tests.fnx_jax.serve.support import ids
 
 CASES = [
     # open, text, reasoning, content
@@ -57,3 +58,27 @@ def test_overlap_is_a_proper_beginning():
     assert overlap("x<too", "<tool>") == 4
     assert overlap("x<tool>", "<tool>") == 0
     assert overlap("aa", "aab") == 2
+
+
+def test_a_budget_closes_reasoning_as_the_template_does(server):
+    server.script.say("one two three four five six")
+    body = server.chat(thinking_token_budget=4, return_token_ids=True).json()
+    choice = body["choices"][0]
+    closing = ids("\n</think>\n\n")
+    assert choice["token_ids"][: 4 + len(closing)] == ids("one two three four five six")[:4] + closing
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] >= 4
+    plain = server.chat(thinking_token_budget=4, draft=False).json()["choices"][0]
+    streamed = server.chat(thinking_token_budget=4, stream=True).text
+    assert plain["token_sha"] == choice["token_sha"] and choice["token_sha"] in streamed
+
+
+@pytest.mark.parametrize("more", [{"enable_thinking": False}, {}])
+def test_a_budget_that_is_not_reached_changes_nothing(server, more):
+    server.script.say("a</think>b and so on")
+    first, second = (server.chat(**more, **bound).json() for bound in ({}, {"thinking_token_budget": 3}))
+    assert first["choices"][0]["token_sha"] == second["choices"][0]["token_sha"]
+
+
+def test_a_budget_and_logprobs_exclude_each_other(server):
+    reply = server.chat(thinking_token_budget=4, logprobs=True)
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "thinking_token_budget"

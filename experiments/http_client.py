@@ -22,11 +22,21 @@ class HttpError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Piece:
+    """What one event of a stream brought. at_s: when it came. tokens: how many, 1 at least."""
+
+    at_s: float
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Answer:
     """A reply. token_sha, token_ids: None where the server gives none.
 
     cached: prompt tokens that the server had kept. accepted: drafted tokens in the reply. 0 where it does not say.
     begin_s, first_s, end_s: when it was asked for, when its first piece came, when it was complete.
+    prompt_tokens, drafted: of the prompt; drafts that were tested. 0 where the server does not say.
+    pieces: events with tokens, in order; none where the server gives no token ids.
     """
 
     text: str
@@ -38,6 +48,9 @@ class Answer:
     begin_s: float
     first_s: float
     end_s: float
+    prompt_tokens: int = 0
+    drafted: int = 0
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,18 +68,26 @@ class Client:
             except (LookupError, TypeError) as error:
                 raise HttpError(f"{self.base}/v1/models: no list of models: {error}") from error
 
+    def read(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """What a path answers, to GET or, with a body, to POST. Raises HttpError."""
+        with self._open(path, body) as reply:
+            return reply.read()
+
     def complete(self, body: Mapping[str, Any]) -> Answer:
         """Posts to /v1/completions; `body["stream"]` says how the reply comes. Raises HttpError."""
         begin_s = time.perf_counter()
         first_s = None
-        chunks = []
+        chunks, pieces = [], []
         with self._open("/v1/completions", body) as reply:
             for chunk in _events(reply) if body.get("stream") else [json.load(reply)]:
+                now_s = time.perf_counter()
                 if first_s is None and chunk.get("choices"):
-                    first_s = time.perf_counter()
+                    first_s = now_s
+                if tokens := sum(len(choice.get("token_ids") or ()) for choice in chunk.get("choices", ())):
+                    pieces.append(Piece(now_s, tokens))
                 chunks.append(chunk)
         end_s = time.perf_counter()
-        return _joined(chunks, begin_s, end_s if first_s is None else first_s, end_s)
+        return _joined(chunks, tuple(pieces), begin_s, end_s if first_s is None else first_s, end_s)
 
     @contextmanager
     def _open(self, path: str, body: Mapping[str, Any] | None) -> Iterator[Any]:
@@ -96,7 +117,9 @@ def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield json.loads(data)
 
 
-def _joined(chunks: list[dict[str, Any]], begin_s: float, first_s: float, end_s: float) -> Answer:
+def _joined(
+    chunks: list[dict[str, Any]], pieces: tuple[Piece, ...], begin_s: float, first_s: float, end_s: float
+) -> Answer:
     for chunk in chunks:
         if chunk.get("error"):
             raise HttpError(f"/v1/completions: {chunk['error']}")
@@ -106,14 +129,19 @@ def _joined(chunks: list[dict[str, Any]], begin_s: float, first_s: float, end_s:
     ids = [choice["token_ids"] for choice in choices if choice.get("token_ids") is not None]
     usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
     usage = usages[-1] if usages else {}
+    details = usage.get("completion_tokens_details") or {}
+    accepted = details.get("accepted_prediction_tokens") or 0
     return Answer(
         text="".join(choice.get("text") or "" for choice in choices),
         finish=next((c["finish_reason"] for c in reversed(choices) if c.get("finish_reason")), ""),
         token_sha=next((c["token_sha"] for c in reversed(choices) if c.get("token_sha")), None),
         token_ids=tuple(token for part in ids for token in part) if ids else None,
         cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        accepted=(usage.get("completion_tokens_details") or {}).get("accepted_prediction_tokens") or 0,
+        accepted=accepted,
         begin_s=begin_s,
         first_s=first_s,
         end_s=end_s,
+        prompt_tokens=usage.get("prompt_tokens") or 0,
+        drafted=accepted + (details.get("rejected_prediction_tokens") or 0),
+        pieces=pieces,
     )

@@ -1,0 +1,111 @@
+"""Host side: long conversations side by side; every turn is that of a server which has seen none of it before."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.http_client import Client
+from experiments.soak.finding import Finding
+from experiments.soak.servers import Servers
+from experiments.soak.text import code
+
+SYSTEM = "You answer in Python, and you keep to the names that were given."
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One reply. content, reasoning: as the next prompt holds them."""
+
+    token_sha: str
+    content: str
+    reasoning: str
+    prompt_tokens: int
+    cached: int
+    drafted: int
+    accepted: int
+
+
+def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> Finding:
+    """Holds `count` conversations at once. Raises HttpError."""
+    with ThreadPoolExecutor(count) as pool:
+        held = list(pool.map(lambda number: _hold(servers.served, number, turns, max_tokens), range(count)))
+    wrong, unchecked = [], []
+    for number, said in enumerate(held):
+        bodies = _bodies(number, said, max_tokens)
+        for place, (turn, body) in enumerate(zip(said, bodies, strict=True)):
+            plain = ask(servers.plain, body)
+            if plain.token_sha != turn.token_sha:
+                wrong.append(f"conversation {number}, turn {place}: {turn.token_sha}, {plain.token_sha} was wanted")
+    flat = [turn for said in held for turn in said]
+    resumed = [turn.cached for turn in flat if turn.cached]
+    accepted, drafted = sum(turn.accepted for turn in flat), sum(turn.drafted for turn in flat)
+    if len({row % 16 for row in resumed}) < 8:
+        unchecked.append(f"{len(resumed)} turns were resumed, at too few kinds of rows")
+    if not 0 < accepted < drafted:
+        unchecked.append(f"{drafted} drafts were tested, {accepted} accepted")
+    return Finding(
+        "conversations",
+        len(flat),
+        wrong,
+        unchecked,
+        {
+            "conversations": count,
+            "turns": turns,
+            "turns_resumed": len(resumed),
+            "rows_of_prompts": sum(turn.prompt_tokens for turn in flat),
+            "rows_resumed": sum(resumed),
+            "longest_prompt": max(turn.prompt_tokens for turn in flat),
+            "drafts_tested": drafted,
+            "drafts_accepted": accepted,
+        },
+        {"conversations": hashlib.sha256("".join(turn.token_sha for turn in flat).encode()).hexdigest()[:16]},
+    )
+
+
+def ask(client: Client, body: Mapping[str, Any]) -> Turn:
+    """One chat request. Raises HttpError."""
+    said = json.loads(client.read("/v1/chat/completions", {"model": client.model(), **body}))
+    choice, usage = said["choices"][0], said["usage"]
+    details = usage.get("completion_tokens_details") or {}
+    accepted = details.get("accepted_prediction_tokens") or 0
+    return Turn(
+        choice["token_sha"],
+        choice["message"].get("content") or "",
+        choice["message"].get("reasoning_content") or "",
+        usage["prompt_tokens"],
+        (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        accepted + (details.get("rejected_prediction_tokens") or 0),
+        accepted,
+    )
+
+
+def _hold(client: Client, number: int, turns: int, max_tokens: int) -> list[Turn]:
+    said: list[Turn] = []
+    for _ in range(turns):
+        said.append(ask(client, _body(number, said, max_tokens)))
+    return said
+
+
+def _bodies(number: int, said: list[Turn], max_tokens: int) -> list[dict[str, Any]]:
+    return [_body(number, said[:place], max_tokens) for place in range(len(said))]
+
+
+def _body(number: int, said: list[Turn], max_tokens: int) -> dict[str, Any]:
+    """The request after some turns. Odd conversations are greedy, even ones draw; some turns have no thinking."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+    for place in range(len(said) + 1):
+        messages.append({"role": "user", "content": code(1 + place % 3, seed=100 * number + place)})
+        if place < len(said):
+            turn = said[place]
+            answer = {"role": "assistant", "content": turn.content}
+            messages.append(answer | ({"reasoning_content": turn.reasoning} if turn.reasoning else {}))
+    return {
+        "messages": messages,
+        "max_tokens": max_tokens,
+        "temperature": 0.0 if number % 2 else 0.8,
+        "seed": 1000 * number + len(said),
+        "enable_thinking": len(said) % 5 == 4,
+    }

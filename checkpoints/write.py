@@ -46,7 +46,12 @@ def array_entry(name: str, array: np.ndarray) -> Entry:
     return Entry(name, _CODES[array.dtype], array.shape, lambda: [array])
 
 
-def write_entries(path: str | os.PathLike, entries: Sequence[Entry], metadata: Mapping[str, str] | None = None) -> None:
+def write_entries(
+    path: str | os.PathLike,
+    entries: Sequence[Entry],
+    metadata: Mapping[str, str] | None = None,
+    mode: int = 0o666,
+) -> None:
     """Writes a file atomically: under another name, synced, then renamed, so that `path` is never half a file.
 
     The header is padded with spaces so that data starts on ALIGNMENT bytes. The format allows no gaps between
@@ -55,13 +60,14 @@ def write_entries(path: str | os.PathLike, entries: Sequence[Entry], metadata: M
 
     Args:
       entries: what to write; values are asked for one tensor at a time. metadata: the file's `__metadata__`.
+      mode: permissions of the file, less those that the process withholds from all its files.
     Raises: ValueError, before a file is made, for a name the format does not have or metadata that is not strings;
       ValueError where pieces do not fill their tensor; OSError where writing fails. `path` is then as it was.
     """
     path = Path(path)
     ordered = sorted(entries, key=lambda entry: -_alignment(entry.nbytes))
     header = _header(ordered, dict(metadata or {}))
-    with _replacing(path) as descriptor:
+    with _replacing(path, mode) as descriptor:
         _write_all(descriptor, memoryview(header))
         for entry in ordered:
             written = 0
@@ -104,10 +110,10 @@ def _header(ordered: Sequence[Entry], metadata: dict[str, str]) -> bytes:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[int]:
+def _replacing(path: Path, mode: int = 0o666) -> Iterator[int]:
     """Gives the descriptor of a new file beside `path`, which takes its place on success and goes away on failure."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             yield descriptor

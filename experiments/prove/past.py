@@ -20,7 +20,8 @@ def earlier(requests: Sequence[Request]) -> list[Request]:
 
 def _earlier(request: Request) -> Request:
     length = len(request.prompt)
-    row = min(length - 1, (2 * length // 3) | 1)
+    # Half of it is left to run, so that chunks still cut it.
+    row = min(length - 1, (length // 2) | 1)
     # The prompt in reverse goes on otherwise, with ids that have a token.
     prompt = (*request.prompt[:row], *request.prompt[::-1][: length - row])
     sampling = replace(request.sampling, max_tokens=REPLY, prompt_logprobs=None, draft=False)

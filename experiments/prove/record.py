@@ -18,7 +18,7 @@ from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.plan import Drafts
 from fnx_jax.engine.records import RoundRecord
 from fnx_jax.engine.request import Emission, Request
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, RoundOutput, RoundPlan, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, Held, RoundOutput, RoundPlan, Steps
 from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.tiles import cut
 
@@ -119,11 +119,11 @@ class Recorder:
         """Restores as it is."""
         self._steps.restore(slot, lane)
 
-    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+    def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """Copies as it is."""
         return self._steps.spill(slot, pages)
 
-    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+    def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
         """Copies as it is."""
         self._steps.refill(held, slot, pages)
 

@@ -19,6 +19,7 @@ from fnx_jax.engine.steps import (
     DraftPlan,
     DraftRow,
     Draw,
+    Held,
     ReuseError,
     RoundOutput,
     RoundPlan,
@@ -27,6 +28,7 @@ from fnx_jax.engine.steps import (
 
 __all__ = ["FakeSteps", "Faults", "PlanError", "Script"]
 
+STATE_WORDS = 125
 Script = Callable[[Sequence[int]], int | None]
 """Given all tokens of a lane so far, the next one to force, or None to leave it to the hash."""
 
@@ -37,7 +39,7 @@ class Faults:
 
     fail_rounds, fail_drafts: rounds and draft calls, counted from 0, that raise. nonfinite_tokens: from a row with one
     of them on, nothing in its lane is finite. sleep_s: added to each round. fail_keeps, fail_restores: calls, counted
-    from 0, that raise ReuseError.
+    from 0, that raise ReuseError; fail_copies: those of copy_page.
     """
 
     fail_rounds: frozenset[int] = frozenset()
@@ -46,6 +48,7 @@ class Faults:
     sleep_s: float = 0.0
     fail_keeps: frozenset[int] = frozenset()
     fail_restores: frozenset[int] = frozenset()
+    fail_copies: frozenset[int] = frozenset()
 
 
 class FakeSteps:
@@ -53,7 +56,7 @@ class FakeSteps:
 
     pages: default, enough for every lane's whole context. script: forces tokens. before: called with the number of
     each round; may wait or raise. draft_depth, head: how deep its draft head reaches, and what it proposes.
-    rounds, draft_calls, keeps, restores: begun.
+    rounds, draft_calls, keeps, restores, copies: begun.
     """
 
     def __init__(
@@ -78,9 +81,9 @@ class FakeSteps:
         self.page, self.vocabulary, self.history = page, vocabulary, history
         self.pages = lanes * -(-context // page) if pages is None else pages
         self.owner: object = None
-        self.slots, self.state_bytes, self.page_bytes = slots, 1000, 10 * page
+        self.slots, self.state_bytes, self.page_bytes = slots, 8 * STATE_WORDS, 32 * page
         self.draft_depth = draft_depth
-        self.rounds = self.draft_calls = self.keeps = self.restores = 0
+        self.rounds = self.draft_calls = self.keeps = self.restores = self.copies = 0
         self._faults, self._script, self._before, self._head = faults or Faults(), script, before, head
         self._held = FakePages(self.pages, page)
         self._streams = 0
@@ -133,25 +136,34 @@ class FakeSteps:
         self._kept_L[lane] = self._written_L[lane] = length
 
     def copy_page(self, source: int, target: int) -> None:
-        """Copies a page."""
+        """Copies a page. Raises PlanError, ReuseError."""
+        number, self.copies = self.copies, self.copies + 1
+        if number in self._faults.fail_copies:
+            raise ReuseError(f"copy {number} fails on purpose")
         require(0 <= source < self.pages and 0 <= target < self.pages, f"page {source} to {target} of {self.pages}")
         self._held.copy(source, target)
 
-    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
-        """Returns a slot's content and the pages'. Raises PlanError."""
+    def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
+        """Returns the length of a slot's stream and its rows in the pages. Raises PlanError."""
         require(slot in self._slots, f"slot {slot} holds nothing")
-        return self._slots[slot], [self._held.take(page) for page in pages]
+        stream, length = self._slots[slot]
+        state = np.zeros(STATE_WORDS, np.int64)
+        state[0] = length
+        return state, self._held.take(np.array(pages), stream, length)
 
-    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
-        """Puts them back. Raises PlanError, and ReuseError where Faults says so of the next restore."""
-        assert isinstance(held, tuple)
+    def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
+        """Puts them back, as a stream of their own.
+
+        Raises: PlanError, and ReuseError where Faults says so of the next restore.
+        """
         if self.restores in self._faults.fail_restores:
             self._slots.clear()
             raise ReuseError("a refill fails on purpose")
-        self._slots[slot], contents = held
-        require(len(contents) == len(pages), f"{len(contents)} pages were held, {len(pages)} given")
-        for page, content in zip(pages, contents, strict=True):
-            self._held.put(page, content)
+        state, content = held
+        self._streams += 1
+        self._slots[slot] = Stream(self._streams), int(state[0])
+        require(len(content) == len(pages), f"{len(content)} pages were held, {len(pages)} given")
+        self._held.put(np.array(pages), Stream(self._streams), content)
 
     def draft(self, plan: DraftPlan) -> DraftOutput:
         """Drafts as the head's script says. Raises as `round`."""

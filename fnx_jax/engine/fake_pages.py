@@ -62,13 +62,18 @@ class FakePages:
         """Copies a page."""
         self._held[target] = self._held[source]
 
-    def take(self, page: int) -> np.ndarray:
-        """Returns a copy of what a page holds."""
-        return self._held[page].copy()
+    def take(self, pages_P: np.ndarray, stream: Stream, length: int) -> np.ndarray:
+        """Returns a stream's first `length` rows, page by page, without their writers. Raises PlanError as `read`."""
+        self.read(pages_P, stream, 0, length)
+        content = self._held[pages_P].reshape(-1, 4)
+        content[length:] = -1
+        content[:, 1] = -1
+        return content.reshape(len(pages_P), self._page, 4)
 
-    def put(self, page: int, content: np.ndarray) -> None:
-        """Replaces what a page holds."""
-        self._held[page] = content
+    def put(self, pages_P: np.ndarray, stream: Stream, content: np.ndarray) -> None:
+        """Replaces what pages hold by rows that were taken, as a stream's."""
+        self._held[pages_P] = content
+        self._held[pages_P, :, 1] = np.where(content[:, :, 2] >= 0, stream.number, -1)
 
 
 def require(ok: object, problem: str) -> None:

@@ -24,7 +24,7 @@ class Lane:
     index: the lane's number. order: how many requests were admitted before. pages: the cache pages it holds.
     limit: reply tokens at most. tokens: prompt, then reply. filled: positions whose rows are in the cache and kept;
     cached: those that were there before the first round.
-    marks: prompt rows after which a round has to end, so that the state can be kept.
+    marks: prompt rows after which the state is to be kept, so that a round has to end there, or just behind the last.
     held, chances: drafts for the tokens after the pending one, and the draft head's probability of each.
     passed: rounds since the prompt last got a row. scores: the prompt's log-probabilities so far.
     """
@@ -58,10 +58,13 @@ class Lane:
         """Whether prompt rows remain."""
         return self.filled < self.prompt_length
 
-    def prompt_end(self, rows: int) -> int:
-        """Returns where a piece of at most `rows` prompt rows ends: at the next mark, if that comes first."""
+    def prompt_end(self, rows: int, passed: int = 0) -> int:
+        """Returns where a piece of at most `rows` prompt rows ends: at the next mark, if that comes first.
+
+        passed: a mark at which it need not end.
+        """
         end = min(self.prompt_length, self.filled + rows)
-        return min((mark for mark in self.marks if self.filled < mark < end), default=end)
+        return min((mark for mark in self.marks if self.filled < mark < end and mark != passed), default=end)
 
     @property
     def pending(self) -> tuple[int, ...]:

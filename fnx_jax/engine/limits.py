@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.steps import Steps
 
@@ -27,6 +28,7 @@ class EngineConfig:
     records: round records kept.
     prompt_cache_min_tokens: least rows between two kept states; a shorter prompt leaves none.
     prompt_cache_host_bytes: memory of the host for kept states that had to leave the devices.
+    prompt_cache_disk: files for those that have to leave that memory too, and for all at an orderly end. None: none.
     """
 
     max_queue: int = 256
@@ -37,6 +39,7 @@ class EngineConfig:
     records: int = 1024
     prompt_cache_min_tokens: int = 256
     prompt_cache_host_bytes: int = 0
+    prompt_cache_disk: DiskChoice | None = None
 
     def __post_init__(self):
         for name in (

@@ -50,7 +50,7 @@ class Engine:
         self._mailbox = Mailbox(self._scheduler.places)
         self._driver = threading.Lock()  # held by whoever runs rounds
         self._thread: threading.Thread | None = None
-        self._draining = self._stopping = False
+        self._draining = self._stopping = self._put_away = False
         self._failed: BaseException | None = None
         self._status = self._scheduler.status()
 
@@ -132,11 +132,16 @@ class Engine:
         return finished
 
     def stop(self) -> None:
-        """Ends every request with "abort" after the round that is running, then the thread. May be called again."""
+        """Ends every request with "abort" after the round that is running, then the thread. May be called again.
+
+        Waits until kept states are in files, where there is a place for them.
+        """
         self._stopping = True
         self._mailbox.close("the engine is stopped")
         if self._thread is None:
             self._abandon(self._mailbox.live())
+            with self._driver:
+                self._close()
         elif self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -167,6 +172,17 @@ class Engine:
                 self._fail(error)
             self._mailbox.cancel_all()
             self._collect()
+            self._close()
+
+    def _close(self) -> None:
+        """Lets the scheduler put things away, once; what goes wrong with that costs what was to be put away."""
+        if not self._put_away:
+            self._put_away = True
+            try:
+                self._scheduler.close(orderly=self._failed is None)
+            except Exception:
+                logger.exception("the engine could not put everything away")
+            self._status = self._scheduler.status()
 
     def _wait_for_work(self) -> bool:
         ended, work = (lambda: self._stopping or self._failed is not None), self._scheduler.has_work

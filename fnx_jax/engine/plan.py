@@ -23,7 +23,8 @@ class Segment:
 
     start: position of the first row. tokens: one a row. prompt: prompt rows, else a window.
     drafts: how many of the last rows are under test. drawn: how many of the last rows are drawn.
-    scored: how many of the first rows are scored.
+    scored: how many of the first rows are scored. open: how many of the last rows, though certain, are run as if they
+    were under test, so that the state before them can still be kept after the round.
     """
 
     lane: Lane
@@ -33,6 +34,7 @@ class Segment:
     drafts: int
     drawn: int
     scored: int
+    open: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,27 @@ def prompt_order(lanes: Sequence[Lane], passes: int) -> list[Lane]:
     return sorted(lanes, key=lambda lane: (-lane.passed if lane.passed >= passes else 0, lane.order))
 
 
-def prompt_pieces(ordered: Sequence[Lane], rows: int) -> list[Segment]:
-    """Deals at most `rows` prompt rows to the lanes in order, each as many as it needs to its next mark."""
+def prompt_pieces(ordered: Sequence[Lane], rows: int, first: int, row_tile: int) -> list[Segment]:
+    """Deals at most `rows` prompt rows to the lanes in order, each as many as it needs to its next mark.
+
+    A mark before a prompt's last row ends no piece where that row can be left open: behind another one in its tile.
+    first: the round's rows before these.
+    """
     segments = []
     for lane in ordered:
-        end = lane.prompt_end(rows)
+        before_last = lane.prompt_length - 1
+        end = lane.prompt_end(rows, passed=before_last)
+        opens = end == lane.prompt_length and lane.filled < before_last in lane.marks
+        if opens and (first + before_last - lane.filled) % row_tile == 0:
+            end, opens = before_last, False
         if end > lane.filled:
-            segments.append(_prompt_piece(lane, end))
+            segments.append(_prompt_piece(lane, end, int(opens)))
             rows -= end - lane.filled
+            first += end - lane.filled
     return segments
 
 
-def _prompt_piece(lane: Lane, end: int) -> Segment:
+def _prompt_piece(lane: Lane, end: int, open_rows: int) -> Segment:
     last = end == lane.prompt_length
     rows = end - lane.filled
     return Segment(
@@ -89,6 +100,7 @@ def _prompt_piece(lane: Lane, end: int) -> Segment:
         drafts=0,
         drawn=1 if last and lane.limit else 0,
         scored=0 if lane.request.sampling.prompt_logprobs is None else rows - last,
+        open=open_rows,
     )
 
 
@@ -111,7 +123,7 @@ def assemble(segments: Sequence[Segment], pages_LP: Int[np.ndarray, "L P"], step
 
 
 def _speculative(segment: Segment) -> np.ndarray:
-    return np.arange(len(segment.tokens)) >= len(segment.tokens) - segment.drafts
+    return np.arange(len(segment.tokens)) >= len(segment.tokens) - segment.drafts - segment.open
 
 
 def _history(segment: Segment, depth: int) -> np.ndarray:

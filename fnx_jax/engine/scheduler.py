@@ -48,7 +48,13 @@ class Scheduler:
         self.pool = PagePool(steps.pages, steps.page)
         self.records = RoundLog(self.config.records, on_record)
         self._steps, self._drafts, self._clock = steps, drafts, clock
-        self._reuse = Reuse(steps, self.pool, self.config.prompt_cache_min_tokens, self.config.prompt_cache_host_bytes)
+        self._reuse = Reuse(
+            steps,
+            self.pool,
+            self.config.prompt_cache_min_tokens,
+            self.config.prompt_cache_host_bytes,
+            self.config.prompt_cache_disk,
+        )
         self._lane_drafts: LaneDrafts | None = None
         if drafter is not None and drafts is None:
             self._lane_drafts = LaneDrafts(drafter, steps.draft_depth, steps.row_tile)
@@ -132,9 +138,10 @@ class Scheduler:
         if self._lane_drafts is not None:
             decoding, drafts = self._lane_drafts.propose(decoding, rows)
         segments = windows(decoding, rows, self._steps.row_tile, drafts)
-        rows = self._steps.max_rows - sum(len(segment.tokens) for segment in segments)
-        rows = min(rows, prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile))
-        pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows)
+        first = sum(len(segment.tokens) for segment in segments)
+        most = prompt_rows_most(self.config, self._times, bool(decoding), self._steps.row_tile)
+        rows = min(self._steps.max_rows - first, most)
+        pieces = prompt_pieces(prompt_order(filling, self.config.passes), rows, first, self._steps.row_tile)
         served = {piece.lane.index for piece in pieces}
         for lane in filling:
             lane.passed = 0 if lane.index in served else lane.passed + 1
@@ -159,8 +166,8 @@ class Scheduler:
             self._lane_drafts.note_round(planned.segments, emissions, seconds)
         ended = {emission.request_id: emission.finish.reason for emission in emissions if emission.finish}
         for segment in planned.segments:
-            if segment.prompt and segment.lane.request.id not in ended:
-                self._reuse.keep_prompt(segment.lane)
+            if segment.prompt and ended.get(segment.lane.request.id) != "error":
+                self._reuse.keep_prompt(segment.lane, segment.open)
         for lane in self._running():
             if (reason := ended.get(lane.request.id)) is not None:
                 self._release(lane, whole=reason in ("stop", "length"))
@@ -200,7 +207,7 @@ class Scheduler:
             filling=filling,
             waiting=len(self._waiting),
             pages=self.pool.pages,
-            pages_used=len(self._reuse.held),
+            pages_used=len(self._reuse.device.held),
             prompt_tokens=self._totals.prompt_tokens,
             generation_tokens=self._totals.generation_tokens,
             rounds=self._totals.rounds,
@@ -212,9 +219,13 @@ class Scheduler:
             accepted=self._totals.by_place(self._totals.accepted),
         )
 
+    def close(self, orderly: bool) -> None:
+        """Ends it, once it has no work. orderly: the devices are well, and what they keep may go to files."""
+        self._reuse.close(orderly)
+
     def verify(self) -> None:
         """Raises PageError unless the lanes in use and the kept states explain every page reference."""
-        self.pool.check(holder.pages for holder in (*self._running(), *self._reuse.entries))
+        self.pool.check(holder.pages for holder in (*self._running(), *self._reuse.device.entries))
 
     def _running(self) -> list[Lane]:
         return [lane for lane in self._lanes if lane is not None]
@@ -250,7 +261,7 @@ class Scheduler:
         self._note_held()
 
     def _note_held(self) -> None:
-        self._reuse.held = {page for lane in self._running() for page in lane.pages}
+        self._reuse.device.held = {page for lane in self._running() for page in lane.pages}
 
     def _drop(self, waiting: Waiting, end: End) -> Emission:
         self._totals.finished[end.reason] += 1

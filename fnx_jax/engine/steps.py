@@ -55,13 +55,13 @@ class RoundPlan:
     """The rows of one round; rows of one lane are contiguous and in ascending position.
 
     token_B, lane_B, position_B: int32. speculative_B: bool, True for drafts under test, False for rows that are
-    kept whatever is drawn. history_BN: int32, the N tokens before each row, newest first, -1 before the start.
+    kept whatever is drawn; a prompt's last row may be told as a draft, so that the state before it can be kept.
+    history_BN: int32, the N tokens before each row, newest first, -1 before the start.
     pages_LP: int32 page table, -1 where a lane has no page. draws, scores: at most one of each per row.
     Every array is the receiver's: nobody writes it again.
     A row at position 0 starts a new stream in its lane: what the lane held before is forgotten. A lane's first row in
     a round says how far its earlier rows are kept: a speculative row at or past that position was rejected.
-    A speculative window (one lane's rows with drafts) is at most `row_tile` rows and starts on a tile border or
-    fits in the tile it starts in: see scheduler.
+    A lane's speculative rows come last, and lie in one tile with the row before them: fewer than `row_tile` rows.
     """
 
     token_B: np.ndarray
@@ -126,6 +126,11 @@ class DraftOutput:
     chances: tuple[tuple[float, ...], ...] = ()
 
 
+Held = tuple[np.ndarray, ...]
+"""A kept state and its pages off the devices, and all there is to know of them: nothing else is needed to put them back
+into steps that were made alike, in this process or another."""
+
+
 class ReuseError(RuntimeError):
     """A lane's state could not be kept or restored; the lanes are as they were."""
 
@@ -186,11 +191,11 @@ class Steps(Protocol):
         """Copies all that a page holds into another one, without waiting. Raises: ReuseError."""
         ...
 
-    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+    def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """Copies a kept state and its pages to the host's memory, and waits. Raises: ReuseError."""
         ...
 
-    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+    def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
         """Copies what `spill` returned into a slot and into as many pages, without waiting.
 
         Raises: ReuseError; every slot's content is lost then.

@@ -4,16 +4,16 @@ Read next: slots.py, rounds.py.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
-from fnx_jax.engine.steps import ReuseError
+from fnx_jax.engine.steps import Held, ReuseError
 from fnx_jax.families import Family
 from fnx_jax.lanes import slots
 from fnx_jax.lanes.state import LaneState
@@ -61,22 +61,16 @@ def divide_budget(budget_bytes: int, sizes: KeptSizes, context_pages: int) -> tu
     return count, min(pages, count * context_pages)
 
 
-@dataclass(frozen=True)
-class HeldState:
-    """A kept state in the host's memory, leaf by leaf with the layout it had: of its slot, and of a few pages each."""
-
-    slot: list[tuple[np.ndarray, Any]]
-    pages: list[list[tuple[np.ndarray, Any]]]
-
-
 class KeptStates:
     """Slots of kept states; what they hold is the caller's to know."""
 
     def __init__(self, family: Family, config: Any, shards: Any, mesh: Mesh, params: Any, state: LaneState, count: int):
         self._params, self._count, self._mesh = params, count, mesh
-        own = slots.own_leaves(family, state)
-        # Made anew after a failure, when the lanes' leaves may be other arrays.
-        self._shapes = [(leaf.shape, leaf.dtype, spec) for leaf, spec in zip(own, layout(own), strict=True)]
+        # Slots are made anew after a failure, when the lanes' leaves may be other arrays.
+        self._shapes, self._paged = (
+            [(leaf.shape, leaf.dtype, spec) for leaf, spec in zip(leaves, layout(leaves), strict=True)]
+            for leaves in (slots.own_leaves(family, state), slots.page_leaves(family, state))
+        )
         self._slots = self._empty()
         self._keep = on_ranks(
             partial(slots.keep, family, config, shards), mesh, lambda params, state, held, *rest: held, donate=(2,)
@@ -114,23 +108,52 @@ class KeptStates:
         """Returns the lanes with a page copied; takes over their buffers."""
         return self._copy_page(state, np.int32(source), np.int32(target))
 
-    def spill(self, state: LaneState, slot: int, pages: tuple[int, ...]) -> HeldState:
-        """Copies a slot and some pages to the host, and waits."""
-        held = self._read_slot(self._slots, np.int32(slot))
-        groups = [self._read_pages(state, page_U) for page_U in _groups(pages, pages[-1])]
-        return HeldState(_to_host(held), [_to_host(group) for group in groups])
+    def layout(self) -> str:
+        """What a state is held as, off the devices: dtype, shape and layout of every array, of pages one page."""
+        own = [(dtype.name, _without(shape, _axis(spec)), str(spec)) for shape, dtype, spec in self._shapes]
+        paged = [(dtype.name, _without(shape, _axis(spec)), str(spec)) for shape, dtype, spec in self._paged]
+        return f"{own} {paged}"
 
-    def refill(self, state: LaneState, held: HeldState, slot: int, pages: tuple[int, ...]) -> LaneState:
-        """Fills a slot and as many pages. Returns the lanes; takes over their buffers and the slots'."""
-        self._slots = self._write_slot(self._slots, tuple(_to_device(held.slot)), np.int32(slot))
+    def spill(self, state: LaneState, slot: int, pages: tuple[int, ...]) -> Held:
+        """Copies a slot and some pages to the host, leaf by leaf, and waits. Pages lie along the axis of pages."""
+        # Copies: on CPUs an array of the host may be the device's own.
+        own = [np.array(leaf) for leaf in self._read_slot(self._slots, np.int32(slot))]
+        groups = [self._read_pages(state, page_U) for page_U in _groups(pages, pages[-1])]
+        paged = [
+            _join([group[n] for group in groups], _axis(spec), len(pages)) for n, (*_, spec) in enumerate(self._paged)
+        ]
+        return (*own, *paged)
+
+    def refill(self, state: LaneState, held: Held, slot: int, pages: tuple[int, ...]) -> LaneState:
+        """Fills a slot and as many pages. Returns the lanes; takes over their buffers and the slots'.
+
+        Raises: ValueError, before anything is written, where that is no state of these lanes.
+        """
+        self._require_fit(held, len(pages))
+        own, paged = held[: len(self._shapes)], held[len(self._shapes) :]
+        values = tuple(self._place(value, spec) for value, (*_, spec) in zip(own, self._shapes, strict=True))
+        self._slots = self._write_slot(self._slots, values, np.int32(slot))
         past = np.iinfo(np.int32).max
-        for values, page_U in zip(held.pages, _groups(pages, past), strict=True):
-            state = self._write_pages(state, _to_device(values), page_U)
+        for group, page_U in enumerate(_groups(pages, past)):
+            cut = [_part(value, _axis(spec), group) for value, (*_, spec) in zip(paged, self._paged, strict=True)]
+            placed = [self._place(value, spec) for value, (*_, spec) in zip(cut, self._paged, strict=True)]
+            state = self._write_pages(state, placed, page_U)
         return state
 
     def empty(self) -> None:
         """Makes all slots anew, after a failure in the middle of one."""
         self._slots = self._empty()
+
+    def _place(self, value: np.ndarray, spec: Any) -> jax.Array:
+        return jax.device_put(value, NamedSharding(self._mesh, spec))
+
+    def _require_fit(self, held: Held, pages: int) -> None:
+        wanted = [(dtype, _without(shape, _axis(spec))) for shape, dtype, spec in self._shapes]
+        for shape, dtype, spec in self._paged:
+            axis = _axis(spec)
+            wanted.append((dtype, (*shape[:axis], pages, *shape[axis + 1 :])))
+        if [(array.dtype, array.shape) for array in held] != wanted:
+            raise ValueError(f"what was held is no state of these lanes with {pages} pages")
 
     def _empty(self) -> slots.Slots:
         return tuple(self._zeros(*shape) for shape in self._shapes)
@@ -147,13 +170,30 @@ def _groups(pages: tuple[int, ...], filler: int) -> Iterator[np.ndarray]:
         yield np.array([*group, *[filler] * (PAGES_AT_ONCE - len(group))], np.int32)
 
 
-def _to_host(leaves: Iterable[jax.Array]) -> list[tuple[np.ndarray, Any]]:
-    # Copies: on CPUs an array of the host may be the device's own.
-    return [(np.array(leaf), leaf.sharding) for leaf in leaves]
+def _axis(spec: Any) -> int:
+    """Where lanes, slots or pages lie in a placed leaf: behind the ranks, where it is dealt."""
+    return 1 if spec == DEALT else 0
 
 
-def _to_device(leaves: Iterable[tuple[np.ndarray, Any]]) -> list[jax.Array]:
-    return [jax.device_put(value, sharding) for value, sharding in leaves]
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _join(groups: Sequence[jax.Array], axis: int, count: int) -> np.ndarray:
+    """Pages in one array, without what fills up the last group."""
+    *whole, last = map(np.asarray, groups)
+    return np.concatenate([*whole, _slice(last, axis, 0, count - PAGES_AT_ONCE * len(whole))], axis)
+
+
+def _part(paged: np.ndarray, axis: int, group: int) -> np.ndarray:
+    """A group of pages, filled up with zeros."""
+    part = _slice(paged, axis, group * PAGES_AT_ONCE, (group + 1) * PAGES_AT_ONCE)
+    filler = [(0, PAGES_AT_ONCE - part.shape[axis] if n == axis else 0) for n in range(part.ndim)]
+    return np.pad(part, filler)
+
+
+def _slice(array: np.ndarray, axis: int, begin: int, end: int) -> np.ndarray:
+    return array[(*[slice(None)] * axis, slice(begin, end))]
 
 
 def unless_lost(work: Callable[[LaneState], LaneState], state: LaneState) -> LaneState:

@@ -15,11 +15,11 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from fnx_jax.engine.request import TokenLogprobs
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, RoundPlan
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, Held, ReuseError, RoundOutput, RoundPlan
 from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.drafting import Chains
-from fnx_jax.lanes.kept_states import HeldState, KeptSizes, KeptStates, unless_lost
+from fnx_jax.lanes.kept_states import KeptSizes, KeptStates, unless_lost
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
@@ -198,14 +198,14 @@ class DeviceSteps:
         """As in engine.steps.Steps. Raises as `restore`."""
         self._exchange(lambda state: self._slots().copy_page(state, source, target))
 
-    def spill(self, slot: int, pages: tuple[int, ...]) -> HeldState:
+    def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """As in engine.steps.Steps."""
         try:
             return self._slots().spill(self.state, slot, pages)
         except Exception as error:
             raise ReuseError(f"{type(error).__name__}: {error}") from error
 
-    def refill(self, held: Any, slot: int, pages: tuple[int, ...]) -> None:
+    def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
         """As in engine.steps.Steps. Raises as `restore`."""
         kept = self._slots()
         try:
@@ -225,7 +225,7 @@ class DeviceSteps:
         except ReuseError:
             raise
         except BaseException:
-            self.state = emptied(self.state)
+            self._lose_lanes()
             raise
 
     @contextmanager
@@ -234,8 +234,12 @@ class DeviceSteps:
         try:
             yield
         except BaseException:
-            self.state = emptied(self.state)
+            self._lose_lanes()
             raise
+
+    def _lose_lanes(self) -> None:
+        """Empties them, pages and all; nobody owns what was in them."""
+        self.state, self.owner = emptied(self.state), None
 
     def tile_streams(self, block: Block, tile: Tile, streams: jax.Array) -> jax.Array:
         """The rows of one of a block's tiles, out of the block's last streams."""

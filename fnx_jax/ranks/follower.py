@@ -10,8 +10,9 @@ from fnx_jax.ranks.channel import Channel
 from fnx_jax.ranks.errors import RankLost
 from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.handshake import compare, greet
+from fnx_jax.ranks.kept import KeptHere
 from fnx_jax.ranks.link import Link
-from fnx_jax.ranks.messages import Commit, CopyPage, Draft, End, Keep, Ready, Restore, Round, Service
+from fnx_jax.ranks.messages import Commit, CopyPage, Draft, End, Keep, Ready, Restore, Restored, Round, Service
 from fnx_jax.ranks.steps import Called
 
 RETRY_S = 0.2
@@ -63,8 +64,9 @@ def follow(link: Link, steps: Called, silence_s: float) -> None:
     """Makes every call that rank 0 makes, in its order, until rank 0 ends.
 
     Args: silence_s: when rank 0 is lost once all serve.
-    Raises: RankLost, and what a call raises, but for drafts, whose failure costs rank 0 no more either.
+    Raises: RankLost, and what a call raises, but for drafts and kept states, which cost rank 0 no more either.
     """
+    kept = KeptHere(steps)
     link.send(Ready())
     while True:
         match link.receive():
@@ -77,11 +79,11 @@ def follow(link: Link, steps: Called, silence_s: float) -> None:
             case Commit(length):
                 steps.commit(length)
             case Keep(lane, length, slot):
-                steps.keep(lane, length, slot)
+                kept.keep(lane, length, slot)
             case Restore(slot, lane):
-                steps.restore(slot, lane)
+                link.send(Restored(kept.restore(slot, lane)))
             case CopyPage(source, target):
-                steps.copy_page(source, target)
+                kept.copy_page(source, target)
             case End():
                 return link.close()
             case message:

@@ -1,6 +1,7 @@
 """Host side: rank 0. It lets the others in, tells them what to do, and ends them. Read next: steps.py, follower.py."""
 
 import logging
+import queue
 import socket
 import threading
 import time
@@ -11,7 +12,7 @@ from fnx_jax.ranks.errors import Disagreement, RankLost, Stranger
 from fnx_jax.ranks.group import Group, spell_address
 from fnx_jax.ranks.handshake import compare, greet, refuse
 from fnx_jax.ranks.link import Link
-from fnx_jax.ranks.messages import AnyMessage, End, Left, Ready, Service, Stop
+from fnx_jax.ranks.messages import AnyMessage, End, Left, Ready, Restored, Service, Stop
 
 logger = logging.getLogger(__name__)
 END_S = 2.0
@@ -39,6 +40,7 @@ class Leader:
         self._group, self._facts, self._on_lost, self._on_stop = group, facts, on_lost, on_stop
         self._once, self._ready = threading.Lock(), threading.Semaphore(0)
         self._door, self._ending = threading.Lock(), threading.Event()  # the door is held while ranks are let in
+        self._restored: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._links: dict[int, Link] = {}
         self._listeners: list[threading.Thread] = []
 
@@ -91,6 +93,18 @@ class Leader:
         self.send(Ready())
         for link in self._links.values():
             link.expect_signs(self._group.silence_s)
+
+    def all_restored(self) -> bool:
+        """Waits for every rank's answer to the last Restore; whether all have the state. Raises RankLost."""
+        whole = True
+        for _ in self._links:
+            while True:
+                try:
+                    whole &= self._restored.get(timeout=LOOK_S)
+                    break
+                except queue.Empty:
+                    self.check()
+        return whole
 
     def end(self, why: str | None = None) -> None:
         """Ends every other rank and waits, not for long, until they are gone. why: a fault, None for an orderly end."""
@@ -153,6 +167,8 @@ class Leader:
                 match link.receive():
                     case Ready():
                         self._ready.release()
+                    case Restored(whole):
+                        self._restored.put(whole)
                     case Stop():
                         self._on_stop()
                     case message:

@@ -72,6 +72,12 @@ class Restore(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     lane: int
 
 
+class Restored(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The answer to each Restore. whole: the sender had the state, and its lane has it now."""
+
+    whole: bool
+
+
 class CopyPage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Rank 0 copies a page."""
 
@@ -93,7 +99,9 @@ class Left(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     why: str
 
 
-AnyMessage = Facts | Service | Ready | Beat | Round | Draft | Commit | Keep | Restore | CopyPage | Stop | End | Left
+AnyMessage = (
+    Facts | Service | Ready | Beat | Round | Draft | Commit | Keep | Restore | Restored | CopyPage | Stop | End | Left
+)
 
 
 def encode(message: AnyMessage) -> bytes:

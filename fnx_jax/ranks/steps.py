@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fnx_jax.engine.steps import DraftOutput, DraftPlan, ReuseError, RoundOutput, RoundPlan, Steps
+from fnx_jax.engine.steps import DraftOutput, DraftPlan, Held, ReuseError, RoundOutput, RoundPlan, Steps
 from fnx_jax.ranks.leader import Leader
 from fnx_jax.ranks.messages import Commit, CopyPage, Draft, Keep, Restore, Round
 
@@ -74,15 +74,20 @@ class LeaderSteps:
         self._steps.keep(lane, length, slot)
 
     def restore(self, slot: int, lane: int) -> None:
-        """Restores a kept state on all ranks. Raises as `keep`."""
+        """Restores a kept state on all ranks, and waits for their word. Raises as `keep`, also where another failed."""
         self._leader.send(Restore(slot, lane))
-        self._steps.restore(slot, lane)
+        try:
+            self._steps.restore(slot, lane)
+        finally:
+            whole = self._leader.all_restored()
+        if not whole:
+            raise ReuseError("another rank does not have that state")
 
-    def spill(self, slot: int, pages: tuple[int, ...]) -> object:
+    def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """Raises ReuseError: every rank would have to hold its own part."""
         raise ReuseError("states of several processes are not copied to the host")
 
-    def refill(self, held: object, slot: int, pages: tuple[int, ...]) -> None:
+    def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
         """Raises ReuseError, as there is nothing to come back."""
         raise ReuseError("states of several processes are not copied to the host")
 

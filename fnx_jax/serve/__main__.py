@@ -27,6 +27,7 @@ from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_s
 from fnx_jax.serve.sampling import sampling_defaults
 from fnx_jax.serve.service import LoadedModel
 from fnx_jax.serve.settings import ServerSettings
+from fnx_jax.serve.state_files import disk_choice, prepare_folder
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)
@@ -65,6 +66,13 @@ flags.DEFINE_float(
     0.0,
     flag_values=FLAGS,
 )
+flags.DEFINE_string(
+    "prompt_cache_dir",
+    None,
+    "Folder for kept states that leave the host's memory, and for all at an orderly end; with --prompt_cache_disk_gib.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_float("prompt_cache_disk_gib", 0.0, "GiB of files there; 0 keeps none.", 0.0, flag_values=FLAGS)
 flags.DEFINE_integer(
     "prompt_cache_min_tokens", 256, "Least tokens between two kept states of a prompt.", 1, flag_values=FLAGS
 )
@@ -176,8 +184,29 @@ def model_settings() -> ModelSettings:
     )
 
 
-def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = None) -> LoadedModel:
-    """Reads, places and warms up a model; with other ranks, once they are there."""
+def state_folder() -> Path | None:
+    """The folder for kept states, made and tried out; None where none is wanted. Raises UsageError."""
+    wanted, folder = FLAGS.prompt_cache_disk_gib, FLAGS.prompt_cache_dir
+    if not wanted and folder is None:
+        return None
+    if not wanted or not folder:
+        raise UsageError("--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other")
+    if FLAGS.prompt_cache_gib == 0:
+        raise UsageError("--prompt_cache_disk_gib: --prompt_cache_gib=0 keeps no states that could go to files")
+    if Path(folder).resolve().is_relative_to(Path(FLAGS.model).resolve()):
+        raise UsageError(
+            f"--prompt_cache_dir={folder}: lies in the checkpoint's folder, whose files are part of its key"
+        )
+    try:
+        return prepare_folder(Path(folder))
+    except OSError as error:
+        raise UsageError(f"--prompt_cache_dir={folder}: {error}") from error
+
+
+def load_model(
+    start: StartUp, chosen: ModelSettings, leading: Leading | None = None, states: Path | None = None
+) -> LoadedModel:
+    """Reads, places and warms up a model; with other ranks, once they are there. states: folder for kept states."""
     start.progress("importing jax")
     import jax
 
@@ -200,6 +229,7 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
         max_prefill_stall_ms=FLAGS.max_prefill_stall_ms,
         prompt_cache_min_tokens=FLAGS.prompt_cache_min_tokens,
         prompt_cache_host_bytes=int(FLAGS.prompt_cache_host_gib * 2**30),
+        prompt_cache_disk=disk_choice(states, int(FLAGS.prompt_cache_disk_gib * 2**30), folder, model),
     )
     steps = model.steps if leader is None else LeaderSteps(model.steps, leader)
     drafter = policy_for(steps)
@@ -224,6 +254,7 @@ def load_model(start: StartUp, chosen: ModelSettings, leading: Leading | None = 
             "dtype": FLAGS.dtype or "served",
             "prompt_cache_states": model.steps.slots,
             "prompt_cache_min_tokens": config.prompt_cache_min_tokens,
+            "prompt_cache_fingerprint": config.prompt_cache_disk and config.prompt_cache_disk.fingerprint,
             "mtp_drafts": model.steps.draft_depth,
         },
         drafts=model.steps.draft_depth > 0,
@@ -247,10 +278,12 @@ def main(positional: list[str]) -> int:
     configure_logging(chosen.log_json, chosen.quiet)
     exits = [(CheckpointError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
     model, group = model_settings(), read_group(FLAGS)
+    for flag in ("prompt_cache_host_gib", "prompt_cache_disk_gib") if group is not None else ():
+        if FLAGS[flag].value:
+            raise UsageError(f"--{flag}: kept states of several processes stay on the devices")
+    states = state_folder()
     if group is None:
-        return run_server(chosen, lambda start: load_model(start, model), exits)
-    if FLAGS.prompt_cache_host_gib:
-        raise UsageError("--prompt_cache_host_gib: kept states of several processes stay on the devices")
+        return run_server(chosen, lambda start: load_model(start, model, states=states), exits)
     model = replace(model, devices=group.ranks)
     if group.rank:
         code = Following(group, model, FLAGS.local_device, exits, chosen.quiet).run()

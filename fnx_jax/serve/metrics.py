@@ -123,6 +123,10 @@ class _EngineCollector(Collector):
         if status.cache.slots:
             yield self._gauge("fnx:kept_states", "Kept states of prompts.", status.cache.kept)
             yield self._gauge("fnx:kept_states_on_host", "Those in the host's memory.", status.cache.away)
+            yield self._gauge("fnx:kept_bytes_on_host", "Bytes of these.", status.cache.away_bytes)
+            if (disk := status.cache.disk) is not None:
+                yield self._gauge("fnx:kept_states_on_disk", "Those in files.", disk.kept)
+                yield self._gauge("fnx:kept_bytes_on_disk", "Bytes of these files.", disk.nbytes)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages in use, 0 to 1.", used)
         if self._cache:
             info = GaugeMetricFamily("vllm:cache_config_info", "The cache.", labels=["engine", *self._cache])
@@ -179,3 +183,7 @@ def _cache_totals(cache: CacheStatus) -> Iterable[tuple[str, str, float]]:
     yield "fnx:states_evicted", "Kept states let go for want of room.", cache.evicted
     yield "fnx:states_returned", "Kept states that came back from the host's memory.", cache.returned
     yield "fnx:reuse_failed", "States that could not be kept or restored.", cache.failed
+    if cache.disk is not None:
+        yield "fnx:states_written", "Kept states written to files.", cache.disk.written
+        yield "fnx:states_read", "Kept states that came back from files.", cache.disk.read
+        yield "fnx:state_files_lost", "States that could not be written to a file or read from one.", cache.disk.lost

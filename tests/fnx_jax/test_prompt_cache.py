@@ -3,19 +3,24 @@
 On the embedded demo as served.
 """
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fnx_jax
+from checkpoints.commands import DEMO
 from fnx_jax.compilations import CompilationCounter
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import Request, SamplingParams
 from fnx_jax.lanes.warmup import warm_up
+from fnx_jax.serve.state_files import state_fingerprint
 from tests.fnx_jax.cases import FOLDER
 from tests.fnx_jax.lanes.slotted import with_slots
+from tests.fnx_jax.lanes.views import poison
 from tests.fnx_jax.test_equalities import SAMPLINGS, prompt, replies
 
 EAGER = EngineConfig(prompt_cache_min_tokens=1)
@@ -115,3 +120,39 @@ def test_a_budget_that_holds_no_state_is_refused_with_the_size_of_one():
         fnx_jax.load(FOLDER / "base", lanes=1, context=64, prompt_cache_bytes=1000)
     with pytest.raises(ValueError, match="prompt_cache_bytes=-1"):
         fnx_jax.load(FOLDER / "base", lanes=1, context=64, prompt_cache_bytes=-1)
+
+
+def test_another_start_resumes_from_files_with_the_same_bytes(demo_model, steps, tmp_path):
+    """A state written by one engine and read by the next: tokens, and the bytes of every leaf on the devices."""
+    choice = DiskChoice(tmp_path, 1 << 30, state_fingerprint(DEMO, demo_model))
+    config = replace(EAGER, prompt_cache_disk=choice)
+    requests = [
+        Request("greedy", prompt(21, 70), SamplingParams(temperature=0.0, max_tokens=5)),
+        Request("seeded", prompt(22, 9), SamplingParams(seed=3, max_tokens=5)),
+    ]
+    engine = Engine(steps, config)
+    first, _ = cached(engine, requests)
+    entries = engine._scheduler._reuse.device.entries
+    kept = {entry.tokens.tobytes(): steps.spill(entry.slot, entry.pages) for entry in entries}
+    engine.stop()
+    poison(steps)
+    engine = Engine(steps, config)
+    again, hits = cached(engine, requests)
+    assert again == first and hits == {"greedy": 69, "seeded": 8}
+    back = [entry for entry in engine._scheduler._reuse.device.entries if entry.resumed]
+    assert len(back) == 2 and engine.status().cache.disk.read == 2
+    for entry in back:
+        found, wanted = steps.spill(entry.slot, entry.pages), kept[entry.tokens.tobytes()]
+        assert [array.tobytes() for array in found] == [array.tobytes() for array in wanted]
+    engine.stop()
+
+
+def test_a_state_belongs_to_one_checkpoint_and_one_layout(demo_model, exact_model, steps, tmp_path):
+    own = state_fingerprint(DEMO, demo_model)
+    assert state_fingerprint(DEMO, demo_model) == own and len(own) == 16
+    shutil.copytree(DEMO, tmp_path / "copy", copy_function=shutil.copyfile)  # the same bytes at another time
+    assert state_fingerprint(tmp_path / "copy", demo_model) != own
+    several = [exact_model("four_ranks", devices) for devices in (1, 2)]
+    with with_slots(several[0].steps, 1), with_slots(several[1].steps, 1):
+        one, two = (state_fingerprint(DEMO, model) for model in several)
+    assert len({own, one, two}) == 3

@@ -1,32 +1,22 @@
 """Host side: kept states that had to leave the devices, in the host's memory, the longest unused leaving first.
 
-Read next: reuse.py.
+Read next: tiers.py.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from fnx_jax.engine.prompt_cache.entries import Kind
+from fnx_jax.engine.prompt_cache.away import Away
 from fnx_jax.engine.prompt_cache.radix import RadixTree
 
 
-@dataclass(frozen=True, eq=False)
-class Away:
-    """A state off the devices. tokens, kind: as in Entry. held: what Steps.spill returned. nbytes: its size."""
-
-    tokens: np.ndarray
-    kind: Kind
-    held: object
-    nbytes: int
-
-
 class HostTier:
-    """States by their tokens, `budget_bytes` of them at most."""
+    """States by their tokens, `budget_bytes` of them at most. leaving: given each that has to go for another."""
 
-    def __init__(self, budget_bytes: int):
+    def __init__(self, budget_bytes: int, leaving: Callable[[Away], None] = lambda away: None):
         self.budget_bytes, self.used_bytes = budget_bytes, 0
+        self._leaving = leaving
         self._tree: RadixTree[Away] = RadixTree()
         self._oldest_first: dict[Away, None] = {}
 
@@ -34,6 +24,7 @@ class HostTier:
         return len(self._oldest_first)
 
     def __iter__(self) -> Iterator[Away]:
+        """The longest unused first."""
         return iter(self._oldest_first)
 
     def takes(self, nbytes: int) -> bool:
@@ -45,7 +36,9 @@ class HostTier:
         if (same := self._tree.get(away.tokens)) is not None:
             self.drop(same)
         while self.used_bytes + away.nbytes > self.budget_bytes:
-            self.drop(next(iter(self._oldest_first)))
+            oldest = next(iter(self._oldest_first))
+            self.drop(oldest)
+            self._leaving(oldest)
         self._tree.insert(away.tokens, away)
         self._oldest_first[away] = None
         self.used_bytes += away.nbytes
@@ -59,8 +52,3 @@ class HostTier:
         self._tree.remove(away.tokens)
         del self._oldest_first[away]
         self.used_bytes -= away.nbytes
-
-    def clear(self) -> None:
-        """Forgets all."""
-        for away in list(self):
-            self.drop(away)

@@ -32,7 +32,7 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         store.close()
     return {
         "fnx_jax": version("fnx_jax"),
-        "source": source_digest(Path(package.__path__[0]) for package in _PACKAGES),
+        "source": program_digest(),
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
         "flags": " ".join(backend.CPU_FLAGS + backend.GPU_FLAGS + backend.flags_besides(os.environ)),
@@ -50,6 +50,11 @@ def facts(settings: ModelSettings) -> dict[str, str]:
         "prompt_cache": "default" if settings.prompt_cache_bytes is None else str(settings.prompt_cache_bytes),
         "self_test": str(settings.self_test),
     }
+
+
+def program_digest() -> str:
+    """The `source_digest` of all that serves."""
+    return source_digest(Path(package.__path__[0]) for package in _PACKAGES)
 
 
 def source_digest(folders: Iterable[Path]) -> str:

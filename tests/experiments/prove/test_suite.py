@@ -35,7 +35,7 @@ def proof(suite, plan):
 def test_a_small_proof_is_green(suite, tmp_path, capsys, monkeypatch):
     plan = make_plan("quick", [1], seed=0)
     # Drafts of a random head are never taken, so they would be no evidence.
-    cells = tuple(cell for cell in plan.cells if cell.drafts != "head")
+    cells = tuple(replace(cell, drafts="off") if cell.drafts == "head" else cell for cell in plan.cells)
     found = proof(suite, replace(plan, cells=cells))
     assert remarks(found)[-1].startswith("GREEN: base, "), remarks(found)
     for name in ("solo", "plain", "fresh", "chunk"):
@@ -136,4 +136,4 @@ def test_a_state_that_is_wrong_is_found_with_its_row(suite):
     finally:
         del steps.kept.restore
     assert found.unequal and found.differences[0].what == "logits"
-    assert found.differences[0].place == "layer 0 (mixer), row 2"  # of the shortest prompt, behind its state
+    assert found.differences[0].place == "layer 0 (mixer), row 1"  # of the shortest prompt, behind its state

@@ -17,7 +17,7 @@ def imports(source: str) -> set[str]:
 
 def test_engine_imports_no_jax_and_nothing_above_or_below_it():
     (folder,) = fnx_jax.engine.__path__
-    files = sorted(Path(folder).glob("*.py"))
+    files = sorted(Path(folder).rglob("*.py"))
     assert len(files) > 10
     for file in files:
         names = imports(file.read_text())

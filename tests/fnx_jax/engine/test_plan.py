@@ -173,3 +173,31 @@ def test_plan_shares_no_memory_with_the_scheduler():
     scheduler.submit(request("b", 60))
     scheduler.admit()
     np.testing.assert_array_equal(plan.pages_LP, before)
+
+
+def test_a_prompt_runs_in_one_round_though_the_state_before_its_last_row_is_kept():
+    steps = FakeSteps(lanes=1, slots=4)
+    scheduler = Scheduler(steps, EngineConfig(prompt_cache_min_tokens=8))
+    scheduler.submit(request("a", 20, max_tokens=1))
+    plan = planned(scheduler)
+    assert pieces(plan) == [("a", 20, 0)]
+    assert plan.plan.speculative_B.tolist() == [False] * 19 + [True] and len(plan.plan.draws) == 1
+    (last,) = scheduler.conclude(plan, steps.round(plan.plan), 0.0)
+    assert last.finish and [entry.length for entry in scheduler._reuse.device.entries] == [19]
+    assert (last.drafted, last.accepted) == (0, 0)
+
+
+def test_a_last_row_that_begins_a_tile_has_a_round_of_its_own():
+    steps = FakeSteps(lanes=2, slots=4, row_tile=16)
+    scheduler = Scheduler(steps, EngineConfig(prompt_cache_min_tokens=8))
+    scheduler.submit(request("a", 17))
+    assert pieces(planned(scheduler)) == [("a", 16, 0)]
+    rounds(steps, scheduler, 3)
+    scheduler.submit(Request("b", (61, *range(16)), LONG))
+    assert pieces(planned(scheduler)) == [("a", 0, 1), ("b", 17, 0)]
+
+
+def test_a_prompt_that_keeps_nothing_leaves_no_row_open():
+    scheduler = Scheduler(FakeSteps(lanes=1, slots=4), EngineConfig(prompt_cache_min_tokens=30))
+    scheduler.submit(request("a", 20))
+    assert not planned(scheduler).plan.speculative_B.any()

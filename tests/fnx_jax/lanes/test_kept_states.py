@@ -65,6 +65,10 @@ def test_kept_bytes_do_not_depend_on_who_made_them(length, steps, ids):
     drafted(steps, 2, ids, length)
     steps.keep(2, length, 2)
     assert held(steps, 1) == wanted and held(steps, 2) == wanted
+    if length % steps.row_tile:  # a prompt's last row, told as a draft
+        run(steps, [Piece(3, ids, 0, length + 1, drafts_from=length)])
+        steps.keep(3, length, 1)
+        assert held(steps, 1) == wanted
 
 
 def test_states_that_were_walked_on_by_a_keep_had_drafts_in_them(steps, ids):

@@ -97,6 +97,37 @@ def test_both_ranks_keep_and_restore_the_same_states():
     assert mine.reused == theirs.reused
 
 
+@pytest.mark.parametrize(
+    ("faults", "cached"),
+    [
+        (Faults(fail_keeps=frozenset({0})), [0, 0, 19]),
+        (Faults(fail_restores=frozenset({0})), [0, 0, 19]),
+        (Faults(fail_copies=frozenset({0})), [0, 0, 19]),  # of the page that is kept
+        (Faults(fail_copies=frozenset({1})), [0, 0, 19]),  # of the page that a lane gets
+    ],
+)
+def test_a_state_that_the_other_rank_lost_is_lost_to_both_and_no_more(faults, cached, caplog):
+    """The other rank's device would raise PlanError, and so leave, if it were made to go on from what it has not."""
+    mine, theirs = RecordedSteps(slots=3), FakeSteps(slots=3, faults=faults)
+    leader, link, lost_by_zero, _ = pair(group())
+
+    def other() -> None:
+        link.allow(most_bytes(theirs))
+        follow(link, theirs, 1.0)
+
+    following = Thread(other)
+    leader.wait_ready()
+    engine = Engine(LeaderSteps(mine, leader), EngineConfig(prompt_cache_min_tokens=9))
+    request = Request("a", tuple(range(20)), SamplingParams(temperature=0.0, max_tokens=3))
+    replies = [engine.run([request]) for _ in cached]
+    leader.end()
+    following.result()
+    assert [reply["a"][-1].cached_tokens for reply in replies] == cached
+    assert said(replies[0]) == said(replies[1]) == said(replies[2])
+    assert engine.failed is None and not lost_by_zero.told
+    assert engine.status().cache.failed == 1 and "here" in caplog.text
+
+
 def test_a_follower_may_ask_rank_0_to_stop():
     asked = Losses()
     leader, link, *_ = pair(group(), on_stop=lambda: asked("stop"))

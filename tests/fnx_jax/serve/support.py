@@ -16,6 +16,7 @@ from fnx_jax.engine.fake import FakeSteps
 from fnx_jax.engine.lane import Lane
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import Request, Sink
 from fnx_jax.serve.assets import TextAssets
 from fnx_jax.serve.runner import ServerRun, StartUp
@@ -194,7 +195,14 @@ class ScriptedEngine(Engine):
 
 
 def fake_model(
-    script: Script, start: StartUp | None = None, *, lanes: int = 4, context: int = 512, max_queue: int = 64, **options
+    script: Script,
+    start: StartUp | None = None,
+    *,
+    lanes: int = 4,
+    context: int = 512,
+    max_queue: int = 64,
+    disk: DiskChoice | None = None,
+    **options,
 ) -> LoadedModel:
     """A started engine over no device, with the tiny tokenizer."""
     steps = FakeSteps(
@@ -206,7 +214,7 @@ def fake_model(
         **options,
     )
     on_record = start.on_round if start else None
-    config = EngineConfig(max_queue=max_queue, prompt_cache_min_tokens=8)
+    config = EngineConfig(max_queue=max_queue, prompt_cache_min_tokens=8, prompt_cache_disk=disk)
     engine = ScriptedEngine(script, steps, config, on_record=on_record)
     engine.start()
     return LoadedModel("tiny", engine, assets(), context, tokenizer().size, digest="d1", devices=("none",))

@@ -61,6 +61,36 @@ def test_drafts_are_chosen_by_flags():
     assert (command.model_settings().drafts, command.model_settings().draft_vocabulary) == (True, 622)
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--prompt_cache_disk_gib=1"], "--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other"),
+        (["--prompt_cache_dir=/tmp"], "--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other"),
+        (["--prompt_cache_disk_gib=1", "--prompt_cache_dir=/dev/null/in"], "--prompt_cache_dir=/dev/null/in: "),
+        (["--prompt_cache_disk_gib=1", "--prompt_cache_dir=/proc"], "--prompt_cache_dir=/proc: "),
+        (["--prompt_cache_disk_gib=1", f"--prompt_cache_dir={command.DEMO}/in"], "lies in the checkpoint's folder"),
+        (
+            ["--prompt_cache_disk_gib=1", "--prompt_cache_dir=/tmp", "--prompt_cache_gib=0"],
+            "--prompt_cache_gib=0 keeps",
+        ),
+        (["--coordinator=localhost:4000", "--ranks=2", "--prompt_cache_host_gib=1"], "--prompt_cache_host_gib: kept"),
+        (["--coordinator=localhost:4000", "--ranks=2", "--prompt_cache_disk_gib=1"], "--prompt_cache_disk_gib: kept"),
+    ],
+)
+def test_files_for_kept_states_that_cannot_be_are_refused(capsys, flags, says):
+    assert execute(command.main, command.FLAGS, ["serve", *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_folder_of_kept_states_is_made_for_its_owner_alone(tmp_path):
+    flags = ["--prompt-cache-disk-gib=0.5", f"--prompt-cache-dir={tmp_path}/a/b"]
+    assert execute(lambda rest: None, command.FLAGS, ["serve", *flags]) == 0
+    assert command.state_folder() == tmp_path / "a" / "b"
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700 and not list((tmp_path / "a" / "b").iterdir())
+    assert execute(lambda rest: None, command.FLAGS, ["serve"]) == 0
+    assert command.state_folder() is None
+
+
 def test_an_endless_drain_is_refused(capsys):
     assert "--drain_seconds" in refused(capsys, f"--drain_seconds={math.inf}")
 

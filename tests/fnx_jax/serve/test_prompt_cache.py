@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.serve.marks import message_places
 from fnx_jax.serve.markup import MARKUP
 from fnx_jax.serve.offers import read_offer
@@ -83,6 +84,19 @@ def test_metrics_count_what_was_reused(server):
     assert gained["vllm:prompt_tokens_total"] == length + 1
     assert gained["fnx:prompts_resumed_total"] == 1 and gained["fnx:kept_states"] >= 1
     assert "fnx:reuse_failed_total" not in gained
+
+
+def test_a_server_that_is_started_again_resumes_from_files(tmp_path):
+    found = []
+    for _ in range(2):
+        with running(slots=4, disk=DiskChoice(tmp_path, 1 << 20, "f")) as server:
+            server.script.say(None)
+            found.append(reply(server.complete("A prompt from before the restart.", max_tokens=4)))
+            text = server.http.get("/metrics").text
+    (sha, prompt, none), again = found
+    assert none == 0 and again == (sha, prompt, prompt - 1)
+    assert 'fnx:states_read_total{engine="0",model_name="tiny"} 1.0' in text
+    assert 'fnx:kept_states_on_disk{engine="0",model_name="tiny"} 1.0' in text
 
 
 def test_without_slots_nothing_is_published_or_kept():

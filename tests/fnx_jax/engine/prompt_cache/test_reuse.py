@@ -1,6 +1,8 @@
 """Requests that begin alike resume from kept states: same replies, no leaked page, and kept states give way."""
 
 import logging
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.limits import EngineConfig
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
@@ -106,7 +109,7 @@ def test_a_short_reply_is_not_worth_a_state():
     steps = FakeSteps(slots=8)
     made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=8))
     serve(steps, made, [Request("a", tokens(5, 20), GREEDY)])
-    assert [entry.kind for entry in made._reuse.entries] == ["prompt"]
+    assert [entry.kind for entry in made._reuse.device.entries] == ["prompt"]
 
 
 def test_prompts_that_part_late_leave_a_state_where_they_part():
@@ -131,7 +134,7 @@ def test_marks_keep_their_distance():
     steps = FakeSteps(slots=8)
     made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=8))
     serve(steps, made, [Request("a", tokens(1, 31), GREEDY, marks=(7, 8, 15, 16, 22, 23))])
-    assert sorted(entry.length for entry in made._reuse.entries) == [8, 16, 30]
+    assert sorted(entry.length for entry in made._reuse.device.entries) == [8, 16, 30]
 
 
 @pytest.mark.parametrize("change", [dict(cache_prompt=False), dict(sampling=SamplingParams(prompt_logprobs=1))])
@@ -229,7 +232,7 @@ def test_a_cancelled_reply_leaves_no_state_of_its_end():
         list(run_round(steps, made))
     made.cancel(["a"])
     made.verify()
-    assert [entry.length for entry in made._reuse.entries] == [8]
+    assert [entry.length for entry in made._reuse.device.entries] == [8]
 
 
 def test_a_state_that_had_to_leave_the_device_comes_back_from_the_host():
@@ -250,8 +253,8 @@ def test_a_failed_return_from_the_host_starts_from_row_0():
     assert made.status().cache.failed == 1
 
 
-@settings(max_examples=40, deadline=None)
-@example(seed=135, slots=1, lanes=3, page=1, spare=0, apart=1, chunk=1, drafting=True, failing=False, host=5000)
+@settings(max_examples=25, deadline=None)
+@example(seed=135, slots=1, lanes=3, page=1, spare=0, apart=1, chunk=1, drafting=True, failing=False, host=5000, disk=0)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 5),
@@ -263,9 +266,10 @@ def test_a_failed_return_from_the_host_starts_from_row_0():
     drafting=st.booleans(),
     failing=st.booleans(),
     host=st.sampled_from([0, 1500, 5000]),
+    disk=st.sampled_from([0, 6000, 20000]),
 )
 def test_whatever_is_kept_and_let_go_no_reply_changes(
-    seed, slots, lanes, page, spare, apart, chunk, drafting, failing, host
+    seed, slots, lanes, page, spare, apart, chunk, drafting, failing, host, disk
 ):
     rng = np.random.default_rng(seed)
     chosen = lambda: frozenset(int(n) for n in rng.integers(0, 12, 3)) if failing else frozenset()  # noqa: E731
@@ -276,7 +280,14 @@ def test_whatever_is_kept_and_let_go_no_reply_changes(
         pages=-(-128 // page) + spare,
         faults=Faults(fail_keeps=chosen(), fail_restores=chosen()),
     )
-    config = EngineConfig(prompt_cache_min_tokens=apart, prefill_chunk=chunk, prompt_cache_host_bytes=host)
+    folder = tempfile.TemporaryDirectory()
+    choice = DiskChoice(Path(folder.name), disk, "f") if disk else None
+    config = EngineConfig(
+        prompt_cache_min_tokens=apart,
+        prefill_chunk=chunk,
+        prompt_cache_host_bytes=host,
+        prompt_cache_disk=choice,
+    )
     drafts = (lambda lane: rng.integers(0, 64, rng.integers(0, 9)).tolist()) if drafting else None
     made = scheduler(steps, config, drafts=drafts)
     stems = [tokens(int(rng.integers(3)), 40) for _ in range(3)]
@@ -292,4 +303,6 @@ def test_whatever_is_kept_and_let_go_no_reply_changes(
             requests.append(Request(f"{batch}.{i}", prompt[:100], sampling, marks=tuple(m for m in marks if m <= 100)))
         replies = serve(steps, made, requests)
         history += [r.prompt + replies[r.id].tokens for r in requests]
-    made.pool.check(entry.pages for entry in made._reuse.entries)
+    made.pool.check(entry.pages for entry in made._reuse.device.entries)
+    made.close(orderly=True)
+    folder.cleanup()

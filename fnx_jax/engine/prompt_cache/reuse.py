@@ -108,7 +108,7 @@ class Reuse:
         if self.entries.slots:
             agreed = self.entries.shared(self._prompt(request))
             lane.marks = choose_marks(request, start.length, agreed, self.apart)
-            self._queries += len(request.prompt)
+            self._queries += len(request.prompt) if _asks(request) else 0
         self._hits += start.length
         if start.entry is not None:
             self._resumed += 1
@@ -155,9 +155,7 @@ class Reuse:
         return self.entries.find(self._prompt(request)[:-1]) if self._may_resume(request) else None
 
     def _may_resume(self, request: Request) -> bool:
-        # Rows before one that is scored have to be run.
-        asked = request.cache_prompt and request.sampling.prompt_logprobs is None
-        return asked and len(self.entries) + len(self.host) > 0
+        return _asks(request) and len(self.entries) + len(self.host) > 0
 
     def _spill(self, entry: Entry) -> None:
         """Copies an entry that has to go to the host, unless its own conversation has left it behind."""
@@ -264,3 +262,8 @@ class Reuse:
     def _note_failure(self, what: str, error: ReuseError) -> None:
         self._failed += 1
         logger.warning("a prompt's state could not be %s: %s", what, error)
+
+
+def _asks(request: Request) -> bool:
+    """Whether a request may begin behind a kept state; rows before one that is scored have to be run."""
+    return request.cache_prompt and request.sampling.prompt_logprobs is None

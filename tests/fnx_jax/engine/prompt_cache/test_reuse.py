@@ -144,6 +144,7 @@ def test_who_may_not_resume_runs_every_row(change):
     kept = made.status().cache.kept
     asked = {"sampling": GREEDY, **change}
     assert cached(serve(steps, made, [Request("b", prompt, **asked)])) == {"b": 0}
+    assert made.status().cache.queries == len(prompt)
     assert "cache_prompt" not in change or made.status().cache.kept == kept
 
 

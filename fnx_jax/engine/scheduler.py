@@ -194,7 +194,11 @@ class Scheduler:
         return self._end(ids, End("abort"))
 
     def fail(self, message: str) -> list[Emission]:
-        """Ends every request with an error. Returns: the last emission of each."""
+        """Ends every request with an error. Returns: the last emission of each.
+
+        What is kept on the device is not resumed any more: it may be lost as well.
+        """
+        self._steps.owner = None
         return self._end(self.live(), End("error", error=message))
 
     def status(self) -> EngineStatus:

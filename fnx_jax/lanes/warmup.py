@@ -14,6 +14,7 @@ from fnx_jax.lanes.rounds import DeviceSteps
 
 def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: None) -> None:
     """Runs each program once; afterwards no request compiles anything. The rounds must be at rest."""
+    steps.owner = None  # what an engine may have kept is written over
     draw, score = Draw(row=0, position=1, seed=1, logprobs=0), Score(row=0, target=0)
     for height in steps.heights:
         progress(f"{height} rows, head and draws")

@@ -106,11 +106,12 @@ def test_scored_prompts_start_at_row_0_and_traffic_with_kept_states_compiles_not
     assert counter.count == 0
 
 
-def test_the_librarys_own_passes_do_not_end_up_in_kept_states(demo_model, steps):
+@pytest.mark.parametrize("work", [lambda model: model.logits(prompt(77, 70)), lambda model: warm_up(model.steps)])
+def test_the_librarys_own_passes_do_not_end_up_in_kept_states(work, demo_model, steps):
     engine = Engine(steps, EAGER)
     request = Request("x", prompt(9, 41), SamplingParams(temperature=0.0, max_tokens=4))
     first, _ = cached(engine, [request])
-    demo_model.logits(prompt(77, 70))
+    work(demo_model)
     assert cached(engine, [request]) == (first, {"x": 0})
     assert cached(engine, [request]) == (first, {"x": 40})
 

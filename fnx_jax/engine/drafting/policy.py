@@ -126,8 +126,8 @@ class DraftPolicy:
         first = any(lane.rounds == 0 for lane in known)
         for lane in known:
             lane.rounds += 1
-        if not outcomes or prompt_rows or first:
-            return  # the time is not that of windows alone
+        if not outcomes or prompt_rows or first or ms <= 0:
+            return  # the time is not that of windows alone, or the clock is too coarse to tell it
         self.costs.note_round(lanes, rows, ms)
         if guard.rates is not None and self._probe is None:
             tokens = sum(len(outcome.committed) for outcome in outcomes)

@@ -83,7 +83,7 @@ class Reuse:
         if self.device.entries.slots:
             agreed = self.device.entries.shared(self._prompt(request))
             lane.marks = choose_marks(request, start.length, agreed, self._apart)
-            self._queries += len(request.prompt)
+            self._queries += len(request.prompt) if _asks(request) else 0
         self._hits += start.length
         if start.entry is not None:
             self._resumed += 1
@@ -128,9 +128,7 @@ class Reuse:
         return self.device.entries.find(self._prompt(request)[:-1]) if self._may_resume(request) else None
 
     def _may_resume(self, request: Request) -> bool:
-        # Rows before one that is scored have to be run.
-        asked = request.cache_prompt and request.sampling.prompt_logprobs is None
-        return asked and len(self.device.entries) + len(self.tiers) > 0
+        return _asks(request) and len(self.device.entries) + len(self.tiers) > 0
 
     def _bring_back(self, request: Request) -> bool:
         """Moves the longest state that the prompt begins with to the devices. False while a file is being read."""
@@ -174,3 +172,8 @@ class Reuse:
                 origin.passed = False
         if entry is not None:
             self._origins[lane.index] = entry
+
+
+def _asks(request: Request) -> bool:
+    """Whether a request may begin behind a kept state; rows before one that is scored have to be run."""
+    return request.cache_prompt and request.sampling.prompt_logprobs is None

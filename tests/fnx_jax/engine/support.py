@@ -83,6 +83,8 @@ def plain(request: Request, context: int = 128, vocabulary: int = 64, script=Non
             logprobs.append(fake_logprobs(logits_V, token, s.logprobs))
         tokens.append(token)
         reply.append(token)
+        if len(reply) <= s.min_tokens:  # such a token may be dictated, though it is not drawn
+            continue
         if token in s.eos_token_ids and not s.ignore_eos:
             reason = "stop"
             break

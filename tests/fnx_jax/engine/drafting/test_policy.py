@@ -45,6 +45,14 @@ def test_drafts_that_land_are_made_deeper_and_deeper():
     assert max(asked)[0] == 15 and asked[-1][0] > 10
 
 
+def test_a_clock_too_coarse_to_time_a_round_teaches_nothing():
+    policy, stream = DraftPolicy(DraftSettings(rate_guard=True), 15), Stream(0, [1], 100)
+    for _ in range(8):
+        policy.note_round([Outcome(window, (7,)) for window in policy.windows([stream], 16, 16)], 0.0)
+        policy.depths([stream])
+    assert not policy.costs.known
+
+
 def test_depth_stays_within_flag_and_head():
     assert max(play(DraftPolicy(DraftSettings(depth_most=3), 15), 40, hit=True))[0] == 3
     assert max(play(DraftPolicy(DraftSettings(), 2), 40, hit=True))[0] == 2

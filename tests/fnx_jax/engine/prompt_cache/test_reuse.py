@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.prompt_cache.disk import DiskChoice
+from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
@@ -146,6 +147,7 @@ def test_who_may_not_resume_runs_every_row(change):
     kept = made.status().cache.kept
     asked = {"sampling": GREEDY, **change}
     assert cached(serve(steps, made, [Request("b", prompt, **asked)])) == {"b": 0}
+    assert made.status().cache.queries == len(prompt)
     assert "cache_prompt" not in change or made.status().cache.kept == kept
 
 
@@ -222,6 +224,24 @@ def test_states_that_another_engine_wrote_over_are_forgotten():
         for made in (one, other):
             assert cached(serve(steps, made, [Request(f"r{round_}", prompt, GREEDY)])) == {f"r{round_}": 0}
     assert cached(serve(steps, other, [Request("own", prompt, GREEDY)])) == {"own": 19}
+
+
+def test_an_interrupted_run_takes_all_that_was_kept_along():
+    """A device that is interrupted in a round may have lost every page with it."""
+
+    def interrupt(number):
+        if number == 6:
+            raise KeyboardInterrupt
+
+    steps = FakeSteps(slots=4, before=interrupt)
+    engine = Engine(steps, EAGER)
+    prompt = tokens(1, 20)
+    assert engine.run([Request("a", prompt, GREEDY)])["a"][-1].cached_tokens == 0
+    with pytest.raises(KeyboardInterrupt):
+        engine.run([Request("b", prompt, GREEDY)])
+    for hit in (0, 19):
+        assert engine.run([Request("c", prompt, GREEDY)])["c"][-1].cached_tokens == hit
+    engine._scheduler.verify()
 
 
 def test_a_cancelled_reply_leaves_no_state_of_its_end():

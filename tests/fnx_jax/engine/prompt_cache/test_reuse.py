@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fnx_jax.engine.fake import FakeSteps, Faults, PlanError
 from fnx_jax.engine.limits import EngineConfig
-from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from fnx_jax import backend
 from fnx_jax.families.flash_next.reading import Arithmetic
 from fnx_jax.families.flash_next.sequence import functions
+from fnx_jax.lanes.device import Device
 from fnx_jax.lanes.drafting import DEPTH_MOST
 from fnx_jax.lanes.kept_states import default_budget, divide_budget, kept_sizes
 from fnx_jax.lanes.programs import deal_columns
-from fnx_jax.lanes.rounds import Device, DeviceSteps
+from fnx_jax.lanes.rounds import DeviceSteps
 from fnx_jax.lanes.state import empty_state, state_shapes
 from fnx_jax.mesh import make_mesh
 from fnx_jax.model import Model

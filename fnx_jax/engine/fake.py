@@ -1,7 +1,7 @@
 """Host side: a device that is none. It runs plans on a hash instead of a network, and refuses plans that are wrong.
 
 What a lane has seen is only what its rows, or those of a state that it was given, wrote into its pages.
-Read next: fake_pages.py, fake_model.py.
+Read next: fake_pages.py, fake_model.py, fake_checks.py.
 """
 
 import time
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fnx_jax.engine.fake_checks import check_plan
 from fnx_jax.engine.fake_head import FakeHead, perfect, with_token
 from fnx_jax.engine.fake_model import fake_draw, fake_logits, fake_logprobs
 from fnx_jax.engine.fake_pages import FakePages, PlanError, Stream, require
@@ -100,7 +101,7 @@ class FakeSteps:
         time.sleep(self._faults.sleep_s)
         if number in self._faults.fail_rounds:
             raise RuntimeError(f"round {number} fails on purpose")
-        self._check(plan)
+        check_plan(plan, self)
         for row in range(len(plan.token_B)):
             self._write(plan, row)
         results = [self._draw(plan, draw) for draw in plan.draws]
@@ -196,52 +197,6 @@ class FakeSteps:
             tokens.append(token)
             draw = with_token(draw, token)
         return tuple(self._head(tuple(truth), self.vocabulary))
-
-    def _check(self, plan: RoundPlan) -> None:
-        rows = len(plan.token_B)
-        width = -(-self.context // self.page)
-        require(1 <= rows <= self.max_rows, f"{rows} rows, from 1 to {self.max_rows} fit")
-        for name, shape, dtype in (
-            ("token_B", (rows,), np.int32),
-            ("lane_B", (rows,), np.int32),
-            ("position_B", (rows,), np.int32),
-            ("speculative_B", (rows,), np.bool_),
-            ("history_BN", (rows, self.history), np.int32),
-            ("pages_LP", (self.lanes, width), np.int32),
-        ):
-            array = getattr(plan, name)
-            require(array.shape == shape and array.dtype == dtype, f"{name} is {array.dtype}{array.shape}")
-        for lane, pages in enumerate(plan.pages_LP):
-            pages = pages[pages >= 0]
-            require(len(np.unique(pages)) == len(pages), f"lane {lane}: a page stands twice in the page table")
-        self._check_written(plan)
-        changes = np.flatnonzero(np.diff(plan.lane_B)) + 1
-        lanes = plan.lane_B[[0, *changes]]
-        require(len(np.unique(lanes)) == len(lanes), "a lane's rows are not contiguous")
-        self._check_windows(plan)
-        self._check_asked(plan)
-
-    def _check_written(self, plan: RoundPlan) -> None:
-        """No page that a row writes, or the row before it, stands in another lane's table."""
-        for lane, position in zip(plan.lane_B, plan.position_B, strict=True):
-            pages = plan.pages_LP[lane, [position // self.page, max(0, position - 1) // self.page]]
-            require(
-                not np.isin(np.delete(plan.pages_LP, lane, axis=0), pages[pages >= 0]).any(),
-                f"lane {lane}: position {position} lies in another lane's page",
-            )
-
-    def _check_windows(self, plan: RoundPlan) -> None:
-        for row in np.flatnonzero(plan.speculative_B):
-            require(row > 0 and plan.lane_B[row - 1] == plan.lane_B[row], f"row {row}: a draft follows nothing")
-            require(row % self.row_tile > 0, f"row {row}: a window crosses a tile border")
-
-    def _check_asked(self, plan: RoundPlan) -> None:
-        for name, asked in (("draw", plan.draws), ("score", plan.scores)):
-            rows = [entry.row for entry in asked]
-            require(len(set(rows)) == len(rows), f"two {name}s of one row")
-            require(all(0 <= row < len(plan.token_B) for row in rows), f"a {name} of a row that is not there")
-        for draw in plan.draws:
-            require(draw.position == plan.position_B[draw.row] + 1, f"row {draw.row} draws position {draw.position}")
 
     def _write(self, plan: RoundPlan, row: int) -> None:
         lane, position, token = int(plan.lane_B[row]), int(plan.position_B[row]), int(plan.token_B[row])

@@ -161,7 +161,7 @@ class Scheduler:
         if prompt_rows < rows:
             self._times.note(prompt_rows, seconds)
         record = record_round(self._totals.rounds, planned.segments, emissions, self._steps.row_tile, seconds)
-        self._count(rows, prompt_rows, emissions)
+        self._totals.note_round(rows, prompt_rows, emissions)
         if self._lane_drafts is not None:
             self._lane_drafts.note_round(planned.segments, emissions, seconds)
         ended = {emission.request_id: emission.finish.reason for emission in emissions if emission.finish}
@@ -212,15 +212,8 @@ class Scheduler:
             waiting=len(self._waiting),
             pages=self.pool.pages,
             pages_used=len(self._reuse.device.held),
-            prompt_tokens=self._totals.prompt_tokens,
-            generation_tokens=self._totals.generation_tokens,
-            rounds=self._totals.rounds,
-            rows=self._totals.rows,
-            finished=dict(self._totals.finished),
             cache=self._reuse.status(),
-            draft_windows=self._totals.draft_windows,
-            drafted=self._totals.by_place(self._totals.drafted),
-            accepted=self._totals.by_place(self._totals.accepted),
+            **self._totals.told(),
         )
 
     def close(self, orderly: bool) -> None:
@@ -284,13 +277,3 @@ class Scheduler:
                 last = finish(lane, end, self._clock())
                 emissions.append(Emission(lane.request.id, finish=last, cached_tokens=lane.cached))
         return emissions
-
-    def _count(self, rows: int, prompt_rows: int, emissions: Iterable[Emission]) -> None:
-        self._totals.rounds += 1
-        self._totals.rows += rows
-        self._totals.prompt_tokens += prompt_rows
-        for emission in emissions:
-            self._totals.generation_tokens += len(emission.tokens)
-            self._totals.note_drafts(emission.drafted, emission.accepted)
-            if emission.finish:
-                self._totals.finished[emission.finish.reason] += 1

@@ -1,12 +1,12 @@
 """Host side: numbers about the engine, for metrics and health. Read next: loop.py."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 from fnx_jax.engine.prompt_cache.status import CacheStatus
-from fnx_jax.engine.request import FinishReason
+from fnx_jax.engine.request import Emission, FinishReason
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,28 @@ class Totals:
     accepted: Counter[int] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(get_args(FinishReason), 0)))
 
+    def note_round(self, rows: int, prompt_rows: int, emissions: Iterable[Emission]) -> None:
+        """Counts a round: its rows, those of prompts among them, and what its replies gained."""
+        self.rounds += 1
+        self.rows += rows
+        self.prompt_tokens += prompt_rows
+        for emission in emissions:
+            self.generation_tokens += len(emission.tokens)
+            self.note_drafts(emission.drafted, emission.accepted)
+            if emission.finish:
+                self.finished[emission.finish.reason] += 1
+
     def note_drafts(self, drafted: int, accepted: int) -> None:
         """Counts a window's drafts by their place in it."""
         self.draft_windows += drafted > 0
         self.drafted.update(range(drafted))
         self.accepted.update(range(accepted))
+
+    def told(self) -> dict[str, Any]:
+        """Its part of an EngineStatus."""
+        counts = {name: getattr(self, name) for name in ("prompt_tokens", "generation_tokens", "rounds", "rows")}
+        places = {"drafted": self.by_place(self.drafted), "accepted": self.by_place(self.accepted)}
+        return counts | places | {"finished": dict(self.finished), "draft_windows": self.draft_windows}
 
     def by_place(self, counts: Counter[int]) -> tuple[int, ...]:
         """Counts of first drafts, second drafts and so on, as deep as any window was."""

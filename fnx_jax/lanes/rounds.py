@@ -7,20 +7,18 @@ program that fails or is interrupted leaves every lane empty.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from fnx_jax.engine.request import TokenLogprobs
 from fnx_jax.engine.steps import DraftOutput, DraftPlan, Held, ReuseError, RoundOutput, RoundPlan
-from fnx_jax.families import Family, Ngrams
 from fnx_jax.families.rows import Rows
+from fnx_jax.lanes.device import Device
 from fnx_jax.lanes.drafting import Chains
 from fnx_jax.lanes.kept_states import KeptSizes, KeptStates, unless_lost
 from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
+from fnx_jax.lanes.results import TileResult, collect
 from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
 from fnx_jax.lanes.tiles import (
@@ -37,35 +35,6 @@ from fnx_jax.lanes.tiles import (
 )
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.row_tiles import ROW_TILE
-
-
-@dataclass(frozen=True)
-class Device:
-    """A model on its devices: everything the programs take besides the lanes.
-
-    params: as the row programs take them. shards: each rank's share. mesh: the devices.
-    valid_V: ids that have a token, dealt as the logits are.
-    """
-
-    family: Family
-    config: Any
-    shards: Any
-    mesh: Mesh
-    params: Any
-    ngrams: Ngrams
-    valid_V: jax.Array
-
-
-@dataclass
-class TileResult:
-    """Device arrays of one tile that the round will read."""
-
-    tile: Tile
-    token: jax.Array | None = None
-    drawn_finite: jax.Array | None = None
-    finite: jax.Array | None = None
-    drawn_logprobs: tuple[jax.Array, ...] | None = None
-    score_logprobs: tuple[jax.Array, ...] | None = None
 
 
 @dataclass
@@ -121,8 +90,8 @@ class DeviceSteps:
         results = [result for block in blocks(plan, self.heights) for result in self._queue(plan, block, ngram_BLE)]
         # The last tile may have nothing to fetch, and a round's time must be its own.
         with self._taking_over():
-            jax.block_until_ready(self.state.streams_LRN)
-        return _collect(jax.device_get([vars(result) | {"tile": None} for result in results]), results, plan)
+            jax.block_until_ready(self.state)
+        return collect(jax.device_get([vars(result) | {"tile": None} for result in results]), results, plan)
 
     def run_tile(self, plan: RoundPlan, tile: Tile, ngram_BLE: Float[np.ndarray, "B l E"]) -> jax.Array:
         """Runs one tile's rows and returns their last streams, without waiting."""
@@ -280,33 +249,3 @@ class DeviceSteps:
             target = targets(tile, [(score.row, score.target) for score in tile.scores])
             result.score_logprobs = self.programs.logprobs(logits, target)
             result.finite = self.programs.finite(logits)
-
-
-def _collect(fetched: list[dict[str, Any]], results: list[TileResult], plan: RoundPlan) -> RoundOutput:
-    drawn: dict[int, tuple[int, bool, TokenLogprobs | None]] = {}
-    scored: dict[int, tuple[TokenLogprobs, bool]] = {}
-    for result, values in zip(results, fetched, strict=True):
-        for draw in result.tile.draws:
-            b = result.tile.place(draw.row)
-            token = int(values["token"][b])
-            report = None if draw.logprobs is None else _report(values["drawn_logprobs"], b, token, draw.logprobs)
-            drawn[draw.row] = (token, bool(values["drawn_finite"][b]), report)
-        for score in result.tile.scores:
-            b = result.tile.place(score.row)
-            report = _report(values["score_logprobs"], b, score.target, score.top)
-            scored[score.row] = (report, bool(values["finite"][b]))
-    draws = [drawn[draw.row] for draw in plan.draws]
-    scores = [scored[score.row] for score in plan.scores]
-    return RoundOutput(
-        tokens=tuple(token for token, _, _ in draws),
-        finite=tuple(finite for _, finite, _ in draws),
-        draw_logprobs=tuple(report for _, _, report in draws),
-        score_logprobs=tuple(report for report, _ in scores),
-        score_finite=tuple(finite for _, finite in scores),
-    )
-
-
-def _report(values: tuple[np.ndarray, ...], b: int, token: int, top: int) -> TokenLogprobs:
-    logprob_B, ids_BK, logprobs_BK = values
-    likeliest = tuple((int(ids_BK[b, k]), float(logprobs_BK[b, k])) for k in range(min(top, ids_BK.shape[1])))
-    return TokenLogprobs(token=token, logprob=float(logprob_B[b]), top=likeliest)

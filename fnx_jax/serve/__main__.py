@@ -17,6 +17,7 @@ from checkpoints.errors import CheckpointError
 from fnx_jax.ranks.leader import Leader
 from fnx_jax.ranks.steps import LeaderSteps
 from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
+from fnx_jax.serve.cache_flags import define_cache_flags, read_cache_bytes, refuse_on_ranks, state_folder
 from fnx_jax.serve.client import EngineClient
 from fnx_jax.serve.load import ModelSettings, load_warm, use_compilation_cache
 from fnx_jax.serve.logs import configure_logging
@@ -27,7 +28,7 @@ from fnx_jax.serve.runner import CHECKPOINT, DOES_NOT_FIT, USAGE, StartUp, run_s
 from fnx_jax.serve.sampling import sampling_defaults
 from fnx_jax.serve.service import LoadedModel
 from fnx_jax.serve.settings import ServerSettings
-from fnx_jax.serve.state_files import disk_choice, prepare_folder
+from fnx_jax.serve.state_files import disk_choice
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("model", str(DEMO), "Folder of the checkpoint.", flag_values=FLAGS)
@@ -52,30 +53,7 @@ flags.DEFINE_enum("dtype", None, ["float32"], "float32 keeps operands and caches
 flags.DEFINE_integer("max_queue", 256, "Requests that may wait.", 0, flag_values=FLAGS)
 flags.DEFINE_integer("prefill_chunk", 512, "Prompt rows of a round at most.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("max_rows", 512, "Rows of a round at most, a multiple of 16.", 16, flag_values=FLAGS)
-flags.DEFINE_float(
-    "prompt_cache_gib",
-    None,
-    "GiB on all devices for kept states of prompts; 0 keeps none. By default what the lanes take, 2 at most.",
-    0.0,
-    flag_values=FLAGS,
-)
-flags.DEFINE_float(
-    "prompt_cache_host_gib",
-    0.0,
-    "GiB of the host's memory for kept states that had to leave the devices.",
-    0.0,
-    flag_values=FLAGS,
-)
-flags.DEFINE_string(
-    "prompt_cache_dir",
-    None,
-    "Folder for kept states that leave the host's memory, and for all at an orderly end; with --prompt_cache_disk_gib.",
-    flag_values=FLAGS,
-)
-flags.DEFINE_float("prompt_cache_disk_gib", 0.0, "GiB of files there; 0 keeps none.", 0.0, flag_values=FLAGS)
-flags.DEFINE_integer(
-    "prompt_cache_min_tokens", 256, "Least tokens between two kept states of a prompt.", 1, flag_values=FLAGS
-)
+define_cache_flags(FLAGS)
 flags.DEFINE_float("max_prefill_stall_ms", 250.0, "Longest round beside running replies.", 1.0, flag_values=FLAGS)
 flags.DEFINE_bool("drafts", True, "Load the draft head, where there is one, and draft.", flag_values=FLAGS)
 flags.DEFINE_integer("mtp_drafts", 15, "Drafts of a chain at most.", 1, 15, flag_values=FLAGS)
@@ -178,29 +156,10 @@ def model_settings() -> ModelSettings:
         drafts=FLAGS.drafts,
         mtp_drafts=FLAGS.mtp_drafts,
         draft_vocabulary=None if blocks == "all" else int(blocks),
-        prompt_cache_bytes=None if FLAGS.prompt_cache_gib is None else int(FLAGS.prompt_cache_gib * 2**30),
+        prompt_cache_bytes=read_cache_bytes(FLAGS),
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,
     )
-
-
-def state_folder() -> Path | None:
-    """The folder for kept states, made and tried out; None where none is wanted. Raises UsageError."""
-    wanted, folder = FLAGS.prompt_cache_disk_gib, FLAGS.prompt_cache_dir
-    if not wanted and folder is None:
-        return None
-    if not wanted or not folder:
-        raise UsageError("--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other")
-    if FLAGS.prompt_cache_gib == 0:
-        raise UsageError("--prompt_cache_disk_gib: --prompt_cache_gib=0 keeps no states that could go to files")
-    if Path(folder).resolve().is_relative_to(Path(FLAGS.model).resolve()):
-        raise UsageError(
-            f"--prompt_cache_dir={folder}: lies in the checkpoint's folder, whose files are part of its key"
-        )
-    try:
-        return prepare_folder(Path(folder))
-    except OSError as error:
-        raise UsageError(f"--prompt_cache_dir={folder}: {error}") from error
 
 
 def load_model(
@@ -278,10 +237,9 @@ def main(positional: list[str]) -> int:
     configure_logging(chosen.log_json, chosen.quiet)
     exits = [(CheckpointError, CHECKPOINT), (MemoryError, DOES_NOT_FIT), (ValueError, USAGE)]
     model, group = model_settings(), read_group(FLAGS)
-    for flag in ("prompt_cache_host_gib", "prompt_cache_disk_gib") if group is not None else ():
-        if FLAGS[flag].value:
-            raise UsageError(f"--{flag}: kept states of several processes stay on the devices")
-    states = state_folder()
+    if group is not None:
+        refuse_on_ranks(FLAGS)
+    states = state_folder(FLAGS)
     if group is None:
         return run_server(chosen, lambda start: load_model(start, model, states=states), exits)
     model = replace(model, devices=group.ranks)

@@ -11,6 +11,7 @@ import pytest
 from checkpoints.commands import execute
 from fnx_jax.serve import __main__ as command
 from fnx_jax.serve.assets import AssetError
+from fnx_jax.serve.cache_flags import state_folder
 from fnx_jax.serve.progress import Progress
 from fnx_jax.serve.runner import StartUp
 
@@ -85,10 +86,10 @@ def test_files_for_kept_states_that_cannot_be_are_refused(capsys, flags, says):
 def test_the_folder_of_kept_states_is_made_for_its_owner_alone(tmp_path):
     flags = ["--prompt-cache-disk-gib=0.5", f"--prompt-cache-dir={tmp_path}/a/b"]
     assert execute(lambda rest: None, command.FLAGS, ["serve", *flags]) == 0
-    assert command.state_folder() == tmp_path / "a" / "b"
+    assert state_folder(command.FLAGS) == tmp_path / "a" / "b"
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700 and not list((tmp_path / "a" / "b").iterdir())
     assert execute(lambda rest: None, command.FLAGS, ["serve"]) == 0
-    assert command.state_folder() is None
+    assert state_folder(command.FLAGS) is None
 
 
 def test_an_endless_drain_is_refused(capsys):

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import fnx_jax
+from fnx_jax.engine.fixed_depth import FixedDepth
+from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.request import Request, SamplingParams
 from tests.fnx_jax.cases import FOLDER, Piece, plan
 
 PROMPT = np.arange(10, 55)
@@ -49,3 +52,27 @@ def test_a_program_that_stops_halfway_leaves_empty_lanes_that_serve_again(error,
         model.steps.programs = whole
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(model.steps.state))
     assert model.generate(PROMPT, max_tokens=6) == wanted
+
+
+class Broken:
+    """A result that fails when it is fetched, as those of programs that failed on the device do."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("no room on the device")
+
+
+def test_drafts_that_fail_when_they_are_fetched_take_no_buffer_along(model, monkeypatch):
+    wanted = model.generate(PROMPT, max_tokens=6)
+    whole, calls = model.steps.programs, []
+
+    def fails(params, plane, *rest):
+        calls.append(rest)
+        for leaf in jax.tree.leaves(plane):
+            leaf.delete()
+        return plane, Broken()
+
+    monkeypatch.setattr(model.steps, "programs", replace(whole, draft=fails))
+    engine = Engine(model.steps, drafter=FixedDepth(3))
+    request = Request("a", tuple(PROMPT.tolist()), SamplingParams(temperature=0.0, max_tokens=6))
+    emissions = engine.run([request])["a"]
+    assert [token for emission in emissions for token in emission.tokens] == wanted and len(calls) > 1

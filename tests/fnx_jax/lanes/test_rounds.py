@@ -55,23 +55,26 @@ def test_a_program_that_stops_halfway_leaves_empty_lanes_that_serve_again(error,
 
 
 class Broken:
-    """A result that fails when it is fetched, as those of programs that failed on the device do."""
+    """Chains whose program fails on the device, which is known, as is that of the pages, when they are fetched."""
+
+    def __init__(self, plane):
+        self.plane = plane
 
     def __array__(self, *_, **__):
+        for leaf in jax.tree.leaves(self.plane):
+            leaf.delete()
         raise RuntimeError("no room on the device")
 
 
-def test_drafts_that_fail_when_they_are_fetched_take_no_buffer_along(model, monkeypatch):
+def test_drafts_that_fail_when_they_are_fetched_are_lost_and_no_more(model, monkeypatch):
     wanted = model.generate(PROMPT, max_tokens=6)
-    whole, calls = model.steps.programs, []
+    calls = []
 
     def fails(params, plane, *rest):
         calls.append(rest)
-        for leaf in jax.tree.leaves(plane):
-            leaf.delete()
-        return plane, Broken()
+        return plane, Broken(plane)
 
-    monkeypatch.setattr(model.steps, "programs", replace(whole, draft=fails))
+    monkeypatch.setattr(model.steps, "programs", replace(model.steps.programs, draft=fails))
     engine = Engine(model.steps, drafter=FixedDepth(3))
     request = Request("a", tuple(PROMPT.tolist()), SamplingParams(temperature=0.0, max_tokens=6))
     emissions = engine.run([request])["a"]

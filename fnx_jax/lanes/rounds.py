@@ -118,9 +118,14 @@ class DeviceSteps:
 
     def draft(self, plan: DraftPlan) -> DraftOutput:
         """Queues the chains of every tile of lanes, then waits once. The draft head's memory alone may suffer."""
-        chains = [self._queue_chains(plan, tile) for tile in cut_drafts(plan)]
+        try:
+            fetched = jax.device_get([self._queue_chains(plan, tile) for tile in cut_drafts(plan)])
+        except BaseException:
+            # The plane's buffers may have failed with the chains: drafts get worse without it, and no reply does.
+            self._put_plane(emptied(self._plane()))
+            raise
         tokens, chances = [], []
-        for found in jax.device_get(chains):
+        for found in fetched:
             for token_D, chance_D, count in zip(found.token_BD, found.chance_BD, found.count_B, strict=True):
                 tokens.append(tuple(token_D[:count].tolist()))
                 chances.append(tuple(chance_D[:count].tolist()))
@@ -128,27 +133,27 @@ class DeviceSteps:
         return DraftOutput(tuple(tokens[:rows]), tuple(chances[:rows]))
 
     def _queue_chains(self, plan: DraftPlan, tile: Tile) -> Chains:
-        device, cache = self.device, self.state.cache
-        plane = device.family.draft_plane(cache, device.config)
         adjusted = [self._adjustments(tile)] if any(map(is_adjusted, tile.draws)) else []
-        try:
-            plane, chains = self.programs.draft(
-                device.params,
-                plane,
-                self.state.streams_LRN,
-                chain_rows(plan, tile),
-                plan.pages_LP.astype(np.int32),
-                device.valid_V,
-                draw_params(tile),
-                np.float32(plan.confidence),
-                *adjusted,
-            )
-        finally:
-            # Where the program failed with the plane's buffers, drafts get worse and no reply does.
-            plane = emptied(plane) if any(leaf.is_deleted() for leaf in jax.tree.leaves(plane)) else plane
-            cache = device.family.with_draft_plane(cache, device.config, plane)
-            self.state = replace(self.state, cache=cache)
+        plane, chains = self.programs.draft(
+            self.device.params,
+            self._plane(),
+            self.state.streams_LRN,
+            chain_rows(plan, tile),
+            plan.pages_LP.astype(np.int32),
+            self.device.valid_V,
+            draw_params(tile),
+            np.float32(plan.confidence),
+            *adjusted,
+        )
+        self._put_plane(plane)
         return chains
+
+    def _plane(self) -> Any:
+        return self.device.family.draft_plane(self.state.cache, self.device.config)
+
+    def _put_plane(self, plane: Any) -> None:
+        cache = self.device.family.with_draft_plane(self.state.cache, self.device.config, plane)
+        self.state = replace(self.state, cache=cache)
 
     def commit(self, length_L: Int[np.ndarray, " L"]) -> None:
         """Takes accepted rows into the recurrent states, without waiting."""

@@ -6,12 +6,12 @@ On the embedded demo as served.
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import fnx_jax
 from checkpoints.commands import DEMO
 from fnx_jax.compilations import CompilationCounter
+from fnx_jax.engine.fixed_depth import FixedDepth
 from fnx_jax.engine.limits import EngineConfig
 from fnx_jax.engine.loop import Engine
 from fnx_jax.engine.prompt_cache.disk import DiskChoice
@@ -61,9 +61,8 @@ def test_prompts_sent_again_in_company_are_answered_alike(steps):
 
 
 def test_conversations_in_parallel_are_those_of_fresh_engines(steps):
-    """Each turn appends to the last; replies are drafted by a script that is right now and then, and cut at any row."""
-    rng = np.random.default_rng(3)
-    engine = Engine(steps, EAGER, drafts=lambda lane: rng.integers(10, 3900, rng.integers(0, 4)).tolist())
+    """Each turn appends to the last, and is drafted by the head; replies end at any row."""
+    engine = Engine(steps, EAGER, drafter=FixedDepth(4))
     talks = [prompt(50 + i, 9 + 7 * i) for i in range(3)]
     resumed, answered = [], []
     for turn in range(TURNS):
@@ -74,6 +73,8 @@ def test_conversations_in_parallel_are_those_of_fresh_engines(steps):
             answered.append((request, found[request.id]))
             talks[i] += tuple(found[request.id][0]) + prompt(1000 * turn + i, 2 + (turn + i) % 5)
         resumed += [hit for hit in hits.values() if hit]
+    status = engine.status()
+    assert 0 < sum(status.accepted) < sum(status.drafted), "UNCHECKED: no draft was accepted, or none rejected"
     # Afterwards, for an engine forgets what it has kept once another one writes the same pages.
     for request, found in answered[:: 1 + len(answered) // COMPARED]:
         assert found == replies(Engine(steps, EngineConfig()), [request])[request.id], request.id

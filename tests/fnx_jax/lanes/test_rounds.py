@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import fnx_jax
+from fnx_jax.engine.fixed_depth import FixedDepth
+from fnx_jax.engine.loop import Engine
+from fnx_jax.engine.request import Request, SamplingParams
 from tests.fnx_jax.cases import FOLDER, Piece, plan
 
 PROMPT = np.arange(10, 55)
@@ -50,3 +53,30 @@ def test_a_program_that_stops_halfway_leaves_empty_lanes_that_serve_again(error,
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(model.steps.state))
     assert model.steps.owner is None  # so that an engine forgets states whose pages were among them
     assert model.generate(PROMPT, max_tokens=6) == wanted
+
+
+class Broken:
+    """Chains whose program fails on the device, which is known, as is that of the pages, when they are fetched."""
+
+    def __init__(self, plane):
+        self.plane = plane
+
+    def __array__(self, *_, **__):
+        for leaf in jax.tree.leaves(self.plane):
+            leaf.delete()
+        raise RuntimeError("no room on the device")
+
+
+def test_drafts_that_fail_when_they_are_fetched_are_lost_and_no_more(model, monkeypatch):
+    wanted = model.generate(PROMPT, max_tokens=6)
+    calls = []
+
+    def fails(params, plane, *rest):
+        calls.append(rest)
+        return plane, Broken(plane)
+
+    monkeypatch.setattr(model.steps, "programs", replace(model.steps.programs, draft=fails))
+    engine = Engine(model.steps, drafter=FixedDepth(3))
+    request = Request("a", tuple(PROMPT.tolist()), SamplingParams(temperature=0.0, max_tokens=6))
+    emissions = engine.run([request])["a"]
+    assert [token for emission in emissions for token in emission.tokens] == wanted and len(calls) > 1

@@ -16,6 +16,7 @@ from fnx_jax.engine.prompt_cache.disk import DiskChoice
 from fnx_jax.engine.request import EngineError, Request, SamplingParams
 from fnx_jax.engine.rounds import run_round, serve_rounds
 from fnx_jax.engine.scheduler import Scheduler
+from fnx_jax.engine.steps import ReuseError
 from tests.fnx_jax.engine.support import gather, plain
 
 EAGER = EngineConfig(prompt_cache_min_tokens=1)
@@ -214,6 +215,39 @@ def test_a_failed_restore_starts_from_row_0(caplog):
         assert cached(serve(steps, made, [Request("b", tokens(1, 20), GREEDY)])) == {"b": 0}
     assert made.status().cache.failed == 1 and "could not be restored" in caplog.text
     assert cached(serve(steps, made, [Request("c", tokens(1, 20), GREEDY)])) == {"c": 19}
+
+
+@pytest.mark.parametrize("fails", range(5))
+def test_a_failed_copy_loses_reuse_only(fails, monkeypatch):
+    """Copies are made for each of the states that a prompt leaves, and for the one that the next resumes."""
+    steps, calls = FakeSteps(slots=4), []
+    made, whole = scheduler(steps), steps.copy_page
+
+    def copy_page(source, target):
+        calls.append(source)
+        if len(calls) == fails + 1:
+            raise ReuseError("no room")
+        whole(source, target)
+
+    monkeypatch.setattr(steps, "copy_page", copy_page)
+    for turn in range(3):
+        serve(steps, made, [Request(f"r{turn}", tokens(1, 20 + turn), GREEDY, marks=(10,))])
+    status = made.status().cache
+    assert status.failed == 1 and status.resumed and len(calls) > 5
+
+
+def test_a_failed_copy_to_the_host_loses_reuse_only(monkeypatch):
+    steps = FakeSteps(slots=1)
+    made = scheduler(steps, EngineConfig(prompt_cache_min_tokens=9, prompt_cache_host_bytes=5000))
+
+    def spill(slot, pages):
+        raise ReuseError("no room")
+
+    monkeypatch.setattr(steps, "spill", spill)
+    for turn, seed in enumerate((1, 2, 1)):
+        assert cached(serve(steps, made, [Request(f"r{turn}", tokens(seed, 20), GREEDY)])) == {f"r{turn}": 0}
+    status = made.status().cache
+    assert (status.failed, status.away, status.kept) == (2, 0, 1)
 
 
 def test_states_that_another_engine_wrote_over_are_forgotten():

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from fnx_jax.engine.drafting.curve import REACH, Curve
+from fnx_jax.engine.drafting.moving import SPREAD
 from fnx_jax.engine.drafting.settings import WINDOW_ROWS
 
 ROW_SHARE = 0.05
@@ -66,9 +67,9 @@ class Costs:
         return self._near_heads[lanes].ms(steps)
 
     def clip_round(self, lanes: int, rows: int, ms: float) -> float:
-        """A round's time, no further from the usual one than a time may lie."""
-        time = self._rounds[lanes].known.get(rows) if lanes in self._rounds else None
-        return time.clip(ms) if time else ms
+        """A round's time, no further from the one to expect than a time may lie. Raises: ValueError as `round_ms`."""
+        expected = self.round_ms(lanes, rows)
+        return min(max(ms, expected / SPREAD), expected * SPREAD)
 
     def table(self) -> dict[str, dict[int, dict[int, float]]]:
         """All times: "round" by lanes and rows, "head" by lanes and steps."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from fnx_jax.engine.drafting.ledger import Ledger
 from fnx_jax.engine.drafting.settings import DraftSettings
 
 
@@ -72,6 +73,7 @@ class Guard:
     def __init__(self, settings: DraftSettings):
         self.probes = Waits(settings.plain_wait_first, settings.plain_wait_most)
         self.rates = RateGuard(settings) if settings.rate_guard else None
+        self.ledger = Ledger(settings)
         self.deeper = 0
         self.unrefreshed = 0
         self.untimed = 0

@@ -8,7 +8,8 @@ from fnx_jax.engine.drafting.streams import Window
 
 
 def lay_out(
-    offers: Sequence[Window], shares: Sequence[int], rooms: Sequence[int], rows: int, row_tile: int
+    offers: Sequence[Window], shares: Sequence[int], rooms: Sequence[int], rows: int, row_tile: int,
+    order: Sequence[int] | None = None,
 ) -> list[Window]:
     """Gives each offer its share of rows, as far as they go; every stream is sure of one row.
 
@@ -21,7 +22,7 @@ def lay_out(
     """
     counts = _fit(offers, shares, rows - len(offers))
     windows, used, lost = [], 0, 0
-    for after, i in zip(reversed(range(len(offers))), _order(counts, row_tile), strict=True):
+    for after, i in zip(reversed(range(len(offers))), order or _order(counts, row_tile), strict=True):
         most = min(row_tile - used % row_tile, rows - used - after, rooms[i], WINDOW_ROWS) - 1
         more = min(lost, len(offers[i].offered) - counts[i]) if counts[i] else 0
         tested = min(counts[i] + more, most)

@@ -5,6 +5,7 @@ millisecond grow; a round without any competes, and where it wins, single drafts
 What is learnt of costs and of drafts outlives the streams. Read next: allocate.py, guard.py, layout.py.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class DraftPolicy:
         self._head_ms = 0.0
         self._probe: int | None = None
         self._deeper: int | None = None
+        self._least: dict[int, int] = {}
 
     @property
     def confidence(self) -> float:
@@ -66,6 +68,7 @@ class DraftPolicy:
     def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
         """Drafts that each stream's head shall make now. Streams: those that the next round will decode."""
         self._head, self._head_ms, self._probe, self._deeper = (0, 0), 0.0, None, None
+        self._least = {}
         none = (0,) * len(streams)
         for stream in streams:
             self._lane(stream)
@@ -79,7 +82,7 @@ class DraftPolicy:
         if not self.costs.known:
             return tuple(min(room, self._untimed(stream.order)) for stream, room in zip(streams, rooms, strict=True))
         chains = [self._planned(stream, room) for stream, room in zip(streams, rooms, strict=True)]
-        best, plain = allocate(len(streams), chains, self._price(len(streams)))
+        best, plain = allocate(chains, self._price(len(streams)), self._spare_ms(guard, len(streams)))
         heads = [count if chain.head else 0 for count, chain in zip(best.counts, chains, strict=True)]
         if not self._settings.plain_guard:
             heads = [
@@ -89,7 +92,12 @@ class DraftPolicy:
         elif guard.rates is not None and not guard.rates.allows():
             return none
         elif best.rate < self._settings.plain_margin * plain.rate:
-            return self._probing(guard, streams, rooms)
+            best = self._hoped(guard, streams, rooms, plain)
+            if best is None:
+                return self._probing(guard, streams, rooms, plain)
+            heads = [count if chain.head else 0 for count, chain in zip(best.counts, chains, strict=True)]
+            self._least = {s.order: c for s, c in zip(streams, heads, strict=True) if c}
+            return tuple(heads)
         else:
             guard.probes.reset()
         if not any(heads):
@@ -110,8 +118,8 @@ class DraftPolicy:
         for stream in streams:
             self._lane(stream)
         offers = [self._offer(stream, len(streams) == 1) for stream in streams]
-        shares = self._shares(streams, offers)
-        return lay_out(offers, shares, [stream.room for stream in streams], rows, row_tile)
+        shares, order = self._shares(streams, offers)
+        return lay_out(offers, shares, [stream.room for stream in streams], rows, row_tile, order)
 
     def note_round(self, outcomes: Sequence[Outcome], ms: float, prompt_rows: int = 0) -> None:
         """Takes what a round committed. ms: its wall time, the draft call not included."""
@@ -126,7 +134,18 @@ class DraftPolicy:
         first = any(lane.rounds == 0 for lane in known)
         for lane in known:
             lane.rounds += 1
-        if not outcomes or prompt_rows or first:
+        if not outcomes:
+            return
+        pure = not prompt_rows and not first
+        if self.costs.known:
+            took = self.costs.round_ms(lanes, rows)
+            took = (self.costs.clip_round(lanes, rows, ms) if pure else took) + self._head_ms
+            plain_ms = self.costs.round_ms(lanes, lanes)
+            tokens = sum(len(outcome.committed) for outcome in outcomes)
+            forced = sum(o.window.tested for o in outcomes if o.window.source == "forced")
+            drafted = rows > lanes + forced or self._head_ms > 0
+            guard.ledger.book((tokens / lanes * plain_ms - took) if drafted else 0.0, took, plain_ms)
+        if not pure:
             return  # the time is not that of windows alone
         self.costs.note_round(lanes, rows, ms)
         if guard.rates is not None and self._probe is None:
@@ -164,18 +183,27 @@ class DraftPolicy:
         """Drafts that the next window can hold."""
         return min(WINDOW_ROWS, stream.room) - 1 if stream.drafts and not stream.forced else 0
 
-    def _planned(self, stream: Stream, room: int) -> Chain:
+    def _planned(self, stream: Stream, room: int, hope: float = 0.0) -> Chain:
         copier = self._lanes[stream.order].copier
         copied = copier.offer(room, alone=False) if stream.drafts else ()
         if copied:
             return Chain(copier.chances(len(copied)), head=False)
-        return Chain(self._acceptance.chain(stream.order, min(room, self._depth)))
+        return Chain(self._acceptance.chain(stream.order, min(room, self._depth), hope))
 
     def _untimed(self, order: int) -> int:
         chance = self._acceptance.chain(order, 1)[0]
         return min(self._depth, 1 + (chance >= SURE) + (chance >= SURER))
 
-    def _probing(self, guard: Guard, streams: Sequence[Stream], rooms: Sequence[int]) -> tuple[int, ...]:
+    def _spare_ms(self, guard, lanes):
+        return guard.ledger.spare_ms(self.costs.round_ms(lanes, lanes)) if self._settings.plain_guard else math.inf
+
+    def _hoped(self, guard, streams, rooms, plain):
+        chains = [self._planned(stream, room, self._settings.hope) for stream, room in zip(streams, rooms, strict=True)]
+        best, _ = allocate(chains, self._price(len(streams)), self._spare_ms(guard, len(streams)))
+        pays = best.rate >= self._settings.plain_margin * plain.rate
+        return best if pays else None
+
+    def _probing(self, guard: Guard, streams: Sequence[Stream], rooms: Sequence[int], plain) -> tuple[int, ...]:
         """A single draft of the stream that was tried longest ago, a new one first, when its time has come."""
         able = [i for i, room in enumerate(rooms) if room]
         if not able or not guard.probes.due():
@@ -211,15 +239,14 @@ class DraftPolicy:
         held = stream.held[:room]
         return Window(stream.order, "head" if held else "plain", held, chances=stream.chances[: len(held)])
 
-    def _shares(self, streams: Sequence[Stream], offers: Sequence[Window]) -> list[int]:
+    def _shares(self, streams: Sequence[Stream], offers: Sequence[Window]) -> tuple[list[int], Sequence[int] | None]:
         if not self.costs.known:
-            return [len(offer.offered) if offer.source == "head" else offer.tested for offer in offers]
-        forced = sum(offer.tested for offer in offers)
+            return [len(offer.offered) if offer.source == "head" else offer.tested for offer in offers], None
         chains = [self._chain(offer) for offer in offers]
         heads, steps = self._head
         price = self._price(len(streams))
         spent = self.costs.head_ms(heads, steps)
-        best, plain = allocate(len(streams), chains, lambda drafts, *_: price(forced + drafts, 0, 0) + spent)
+        best, plain = allocate(chains, lambda drafts, *_: price(drafts, 0, 0) + spent, self._spare_ms(self._guard(len(streams)), len(streams)))
         counts = list(best.counts)
         margin = 1.0 if steps else self._settings.plain_margin  # drafts that are made have been paid for
         if best.rate < margin * plain.rate:
@@ -231,16 +258,19 @@ class DraftPolicy:
                 counts[i] = 0
             if offer.source == "head" and (offer.order == self._probe or not self._settings.plain_guard):
                 counts[i] = max(counts[i], 1)
+            if offer.source == "head" and offer.order in self._least:
+                counts[i] = max(counts[i], min(self._least[offer.order], len(offer.offered)))
             if offer.source == "head" and offer.order == self._deeper:
                 counts[i] = len(offer.offered)
-        return counts
+        kept = all(c == b for c, b, o in zip(counts, best.counts, offers, strict=True) if o.source != "forced")
+        return counts, best.order if kept else None
 
     def _chain(self, offer: Window) -> Chain:
         if offer.source == "copy":
             return Chain(self._lanes[offer.order].copier.chances(len(offer.offered)), head=False)
         if offer.source == "head":
             return Chain(self._acceptance.landing(offer.order, len(offer.offered), offer.chances))
-        return Chain(())
+        return Chain(fixed=offer.tested)
 
     def _note_outcome(self, outcome: Outcome, guard: Guard) -> None:
         window, hits = outcome.window, outcome.hits()

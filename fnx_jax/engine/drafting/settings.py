@@ -43,6 +43,10 @@ class DraftSettings:
     rate_rounds: int = 32
     rate_trial: int = 6
     rate_luck: float = 0.3
+    loss_rounds: float = 2.0
+    loss_share: float = 0.005
+    gain_rounds: float = 8.0
+    hope: float = 1.0
     draft_slack: int = 2
     copy_entry: int = 8
     copy_least: int = 2

@@ -70,7 +70,9 @@ class Acceptance:
 
     def _spread(self, draft: int) -> float:
         """How far a chance may lie from what so few trials say."""
-        return 0.5 / (self._settings.prior_rounds + min(self._server[draft].count, 1 / self._settings.server_rate)) ** 0.5
+        return (
+            0.5 / (self._settings.prior_rounds + min(self._server[draft].count, 1 / self._settings.server_rate)) ** 0.5
+        )
 
     def _chance(self, draft: int, prior: float, known: _Lane | None) -> float:
         settings, server = self._settings, self._server[draft]

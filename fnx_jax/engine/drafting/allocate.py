@@ -58,6 +58,7 @@ def allocate(chains: Sequence[Chain], price: Price, spare_ms: float = math.inf) 
     for tiling in tilings([sum(_reaches(chain)) for chain in chains], [1 + chain.fixed for chain in chains]):
         if not search.fill(tiling):
             break  # what does not fill so many tiles will not fill more of them
+    search.level()
     return search.best, search.plain
 
 
@@ -66,21 +67,29 @@ class _Search:
         self._chains, self._price = chains, price
         self._fixed = sum(chain.fixed for chain in chains)
         entries = [(reach, lane) for lane, chain in enumerate(chains) for reach in _reaches(chain)]
-        self._entries = sorted(entries, key=lambda entry: -entry[0])  # stable: a chain in its order, of equals the oldest
+        self._entries = sorted(
+            entries, key=lambda entry: -entry[0]
+        )  # stable: a chain in its order, of equals the oldest
         self._none = (0,) * len(chains)
         self.plain = self.best = Share(
             self._none, tuple(range(len(chains))), float(len(chains) + self._fixed), price(self._fixed, 0, 0)
         )
         self._most_ms = self.plain.ms + spare_ms
 
-    def fill(self, tiling: Tiling) -> bool:
+    def level(self) -> None:
+        """Tries the best tiling with chains as even as may be: the longest one decides how many steps the head takes."""
+        drafted = sum(count > 0 for count in self.best.counts)
+        if drafted > 1:
+            self.fill(self._tiling, -(-sum(self.best.counts) // drafted))
+
+    def fill(self, tiling: Tiling, longest: int = WINDOW_ROWS) -> bool:
         """Takes the best of one tiling; whether it is better than what was known, or needs no drafts to be filled."""
         before, counts, rooms = self.best, list(self._none), list(tiling.rooms)
         tokens, heads, deepest = self.plain.tokens, 0, 0
         for last in (False, True):
             for reach, lane in self._entries:
                 tile = tiling.tile_of[lane]
-                if (tile == tiling.last) is not last or not rooms[tile]:
+                if (tile == tiling.last) is not last or not rooms[tile] or counts[lane] >= longest:
                     continue
                 rooms[tile] -= 1
                 counts[lane] += 1
@@ -99,7 +108,7 @@ class _Search:
     def _keep(self, counts: Sequence[int], tiling: Tiling, tokens: float, heads: int, deepest: int) -> None:
         ms = self._price(self._fixed + sum(counts), heads, deepest)
         if ms <= self._most_ms and tokens * self.best.ms > self.best.tokens * ms:
-            self.best = Share(tuple(counts), tiling.order, tokens, ms)
+            self.best, self._tiling = Share(tuple(counts), tiling.order, tokens, ms), tiling
 
 
 def _reaches(chain: Chain) -> list[float]:

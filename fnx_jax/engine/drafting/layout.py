@@ -8,16 +8,20 @@ from fnx_jax.engine.drafting.streams import Window
 
 
 def lay_out(
-    offers: Sequence[Window], shares: Sequence[int], rooms: Sequence[int], rows: int, row_tile: int,
+    offers: Sequence[Window],
+    shares: Sequence[int],
+    rooms: Sequence[int],
+    rows: int,
+    row_tile: int,
     order: Sequence[int] | None = None,
 ) -> list[Window]:
     """Gives each offer its share of rows, as far as they go; every stream is sure of one row.
 
     Where rows are short, copies give way first, of the youngest stream first, then the longest chains. A window that
-    would cross a tile border ends there; what it loses goes to those after it. Windows go in an order that wastes
-    little.
+    would cross a tile border ends there; what it loses goes to those after it.
 
     Args: shares: drafts to test. rooms: tokens a stream may still commit. rows: of the round, at least one a stream.
+        order: of the offers; None for one that wastes little.
     Returns: the windows in the order of their rows.
     """
     counts = _fit(offers, shares, rows - len(offers))

@@ -6,10 +6,10 @@ from fnx_jax.engine.drafting.settings import DraftSettings
 class Ledger:
     """The account of one width, in milliseconds of plain rounds.
 
-    A round with drafts is booked at what its tokens would have taken in plain rounds, less what it took. Drafts that may
-    lose more than is in the account are not taken. It opens with `loss_rounds` plain rounds, every round pays in
-    `loss_share` of its time, and it holds `gain_rounds` at most: so whatever drafts do, over any stretch of a run they
-    lose no more than the most it holds and that share.
+    A round with drafts is booked at what its tokens would have taken in plain rounds, less what it took. Drafts that
+    may lose more than there is are not taken. The account opens with `loss_rounds` plain rounds, is paid `loss_share`
+    of all time, and holds `gain_rounds` at most: so over any stretch of a run drafts lose no more than these and that
+    share, as far as times are known, single probes at the longest wait apart.
     """
 
     def __init__(self, settings: DraftSettings):

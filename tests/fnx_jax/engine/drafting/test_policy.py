@@ -51,12 +51,35 @@ def test_depth_stays_within_flag_and_head():
     assert drafted(play(DraftPolicy(DraftSettings(), 0), 40, hit=True)) == 0
 
 
-def test_drafts_that_never_land_are_tried_at_doubling_distances_and_never_given_up():
+def test_drafts_that_never_land_are_tried_at_growing_distances_and_never_given_up():
     asked = play(DraftPolicy(DraftSettings(), 15), 1200, hit=False)
     tries = [i for i, depths in enumerate(asked) if any(depths)]
     gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
     assert max(gaps) == 129 and gaps[-3:] == [129] * 3
+    assert sum(gap < 128 for gap in gaps) < 50
+
+
+def test_covered_probes_come_at_doubling_distances():
+    settings = DraftSettings(hope=0.0, loss_rounds=8.0, loss_share=0.1)
+    asked = play(DraftPolicy(settings, 15), 1200, hit=False)
+    tries = [i for i, depths in enumerate(asked) if any(depths)]
+    gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
     assert gaps[gaps.index(17) :][:4] == [17, 33, 65, 129]
+
+
+def test_what_is_not_covered_is_tried_at_the_longest_distance_alone():
+    settings = DraftSettings(loss_rounds=0.0, loss_share=0.0)
+    tries = [i for i, depths in enumerate(play(DraftPolicy(settings, 15), 800, hit=False)) if any(depths)]
+    assert tries[0] > 128 and [b - a for a, b in zip(tries, tries[1:], strict=False)] == [129] * (len(tries) - 1)
+
+
+def test_drafts_that_more_luck_would_make_pay_are_tried_on_account():
+    def tries(hope, **settings):
+        policy = DraftPolicy(DraftSettings(hope=hope, **settings), 15)
+        return drafted(play(policy, 60, hit=False, row_ms=0.5, streams=4))
+
+    assert tries(1.0, loss_rounds=8.0) > tries(0.0, loss_rounds=8.0)
+    assert tries(1.0, loss_rounds=0.0, loss_share=0.0) == 0
 
 
 def test_without_the_guard_drafts_go_on_that_never_land():

@@ -77,7 +77,7 @@ class _Search:
         self._most_ms = self.plain.ms + spare_ms
 
     def level(self) -> None:
-        """Tries the best tiling with chains as even as may be: the longest one decides how many steps the head takes."""
+        """Tries the best tiling with chains as even as may be: the longest decides how many steps the head takes."""
         drafted = sum(count > 0 for count in self.best.counts)
         if drafted > 1:
             self.fill(self._tiling, -(-sum(self.best.counts) // drafted))

@@ -11,6 +11,8 @@ from experiments.draft_policy.text import DEPTH, Text, edited, forms
 
 ROWS = 8 * (DEPTH + 1)
 NEVER = 1_000_000
+CREDULOUS = {"prior": (1.0,), "prior_rounds": 1e6, "lane_trust": 1e6, "copy_trust": 1e6}
+"""Settings of a policy that learns nothing of drafts and takes every one for sure."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def adversary(seed: int) -> Scenario:
     rng = np.random.default_rng((seed, 7))
     base = rng.uniform(2, 40)
     # Most rows add little or nothing, some a step as large as a plain round.
-    row_ms = base * rng.uniform(0, 0.3) * rng.uniform(0, 1, ROWS) * (rng.random(ROWS) < rng.uniform(0.1, 1))
+    row_ms = base * rng.uniform(0, 0.8) * rng.uniform(0, 1, ROWS) * (rng.random(ROWS) < rng.uniform(0.1, 1))
     row_ms += base * rng.uniform(0, 1, ROWS) * (rng.random(ROWS) < rng.choice([0.0, 0.05]))
     step_ms = base * rng.uniform(0.01, 0.15) * rng.uniform(0.5, 1.5, DEPTH)
     machine = Jagged(
@@ -47,7 +49,7 @@ def adversary(seed: int) -> Scenario:
         _landing(rng),
         spread=rng.uniform(0, 0.5),
         boast=rng.choice([0.3, 1.0, 3.0]),
-        period=int(rng.choice([40, 150, 500, NEVER])),
+        period=int(rng.choice([12, 40, 150, 500, NEVER])),
         other=_landing(rng),
         words=(None, None, None, edited, forms)[rng.integers(5)],
     )
@@ -56,4 +58,4 @@ def adversary(seed: int) -> Scenario:
 
 
 def _landing(rng: np.random.Generator) -> tuple[float, ...]:
-    return tuple(rng.uniform(0, 1, rng.integers(1, 5)).tolist())
+    return tuple(rng.uniform(0, rng.uniform(0.2, 1), rng.integers(1, 5)).tolist())

@@ -60,10 +60,6 @@ class Acceptance:
                 lane.promised = keep * lane.promised + worth.value
                 worth.note(hit, settings.server_rate)
 
-    def trials(self, order: int) -> float:
-        """First drafts of a lane that were tried."""
-        return self._lanes[order].depth[0].count if order in self._lanes else 0.0
-
     def forget(self, order: int) -> None:
         """A lane has ended; what the server learnt from it stays."""
         self._lanes.pop(order, None)

@@ -67,10 +67,8 @@ class _Search:
         self._chains, self._price = chains, price
         self._fixed = sum(chain.fixed for chain in chains)
         entries = [(reach, lane) for lane, chain in enumerate(chains) for reach in _reaches(chain)]
-        self._entries = sorted(
-            entries, key=lambda entry: -entry[0]
-        )  # stable: a chain in its order, of equals the oldest
-        self._none = (0,) * len(chains)
+        self._entries = sorted(entries, key=lambda entry: -entry[0])  # stable: of equals the oldest lane's
+        self._none: tuple[int, ...] = (0,) * len(chains)
         self.plain = self.best = Share(
             self._none, tuple(range(len(chains))), float(len(chains) + self._fixed), price(self._fixed, 0, 0)
         )

@@ -68,13 +68,17 @@ class RateGuard:
 
 @dataclass(frozen=True)
 class Spent:
-    """A round's lanes, the tokens it committed, its drafts under test, its milliseconds and those of its draft call."""
+    """What a round committed and took.
+
+    drafts: under test. window_ms, head_ms: of its rows and of its draft call. doubted: it took longer than is believed.
+    """
 
     lanes: int
     tokens: int
     drafts: int
     window_ms: float
     head_ms: float
+    doubted: bool = False
 
     @property
     def ms(self) -> float:
@@ -112,6 +116,8 @@ class Guard:
         self.unrefreshed = self.unrefreshed + 1 if spent.drafts else 0
         plain = not spent.drafts and not spent.head_ms
         gain_ms = 0.0 if plain else spent.tokens / spent.lanes * plain_ms - spent.ms
+        if spent.doubted:
+            gain_ms = min(0.0, gain_ms)
         self.ledger.book(gain_ms, spent.ms, plain_ms)
         if self._rates and measured and (plain or spent.head_ms):  # copies alone say nothing of the head's drafts
             self._rates.note(not plain, spent.tokens, spent.ms)

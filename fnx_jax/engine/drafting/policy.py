@@ -95,7 +95,8 @@ class DraftPolicy:
             window_ms = self.costs.clip_round(lanes, rows, ms) if alone else self.costs.round_ms(lanes, rows)
             forced = sum(outcome.window.tested for outcome in outcomes if outcome.window.source == "forced")
             tokens = sum(len(outcome.committed) for outcome in outcomes)
-            spent = Spent(lanes, tokens, rows - lanes - forced, window_ms, self._call.ms)
+            doubted = alone and ms > window_ms
+            spent = Spent(lanes, tokens, rows - lanes - forced, window_ms, self._call.ms, doubted)
             guard.note(spent, self.costs.round_ms(lanes, lanes), measured=alone and self._plan.probe is None)
         if alone:
             self.costs.note_round(lanes, rows, ms)

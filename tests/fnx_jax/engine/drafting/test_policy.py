@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import fnx_jax.engine.drafting
-from fnx_jax.engine.drafting.guard import RateGuard
+from fnx_jax.engine.drafting.guard import Guard, RateGuard, Spent
 from fnx_jax.engine.drafting.policy import DraftPolicy
 from fnx_jax.engine.drafting.settings import DraftSettings
-from fnx_jax.engine.drafting.streams import Outcome, Stream
+from fnx_jax.engine.drafting.streams import Outcome, Stream, Window
 
 
 def play(policy, rounds, *, hit, row_ms=0.1, head_ms=0.5, order=0, streams=1, prompt_rows=0):
@@ -148,6 +148,39 @@ def test_rate_guard_stays_open_while_drafted_rounds_are_quicker():
     for _ in range(200):
         assert guard.allows()
         guard.note(True, 2, 15.0)
+
+
+def test_copies_alone_do_not_close_the_rate_guard_and_the_heads_drafts_do():
+    def allowed(head_ms):
+        guard = Guard(DraftSettings(rate_guard=True))
+        guard.note(Spent(1, 1, 0, 10.0, 0.0), 10.0, measured=True)
+        for _ in range(20):
+            guard.note(Spent(1, 1, 7, 40.0, head_ms), 10.0, measured=True)
+        return guard.allows()
+
+    assert allowed(0.0) and not allowed(1.0)
+
+
+def test_copies_are_not_tested_where_they_may_lose_nothing_and_yet_known():
+    def window(**settings):
+        policy = DraftPolicy(DraftSettings(**settings), 15)
+        play(policy, 3, hit=False)
+        return policy.windows([Stream(9, [*range(100, 130), *range(100, 110)], 100)], 16, 16)[0]
+
+    assert window().tested > 0
+    broke = window(loss_rounds=0.0, loss_share=0.0)
+    assert broke.source == "copy" and len(broke.offered) > 1 and not broke.tested
+
+
+def test_a_time_too_long_to_be_believed_brings_no_gain():
+    def spare(ms):
+        policy = DraftPolicy(DraftSettings(depth_most=1), 15)
+        play(policy, 4, hit=False)
+        window = Window(0, "head", (1,) * 7, 7)
+        policy.note_round([Outcome(window, (1,) * 8)], ms)
+        return policy._spare_ms(1)
+
+    assert spare(14.0) > spare(1000.0)
 
 
 def test_forced_tokens_come_first_then_copies_then_held_drafts():

@@ -45,8 +45,8 @@ class Costs:
         return bool(self._rounds)
 
     def plain_known(self, lanes: int) -> bool:
-        """Whether a plain round of so many lanes was timed."""
-        return lanes in self._rounds and lanes in self._rounds[lanes].known
+        """Whether plain rounds of so many lanes were timed, more than once: the first time may be anything."""
+        return lanes in self._rounds and lanes in (known := self._rounds[lanes].known) and known[lanes].count > 1
 
     def round_ms(self, lanes: int, rows: int) -> float:
         """The time to expect of a round. Raises: ValueError where no round was timed."""

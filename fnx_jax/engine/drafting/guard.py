@@ -70,7 +70,7 @@ class RateGuard:
 class Spent:
     """What a round committed and took.
 
-    drafts: under test. window_ms, head_ms: of its rows and of its draft call. doubted: it took longer than is believed.
+    drafts: under test. window_ms, head_ms: of its rows and of its draft call.
     """
 
     lanes: int
@@ -78,7 +78,6 @@ class Spent:
     drafts: int
     window_ms: float
     head_ms: float
-    doubted: bool = False
 
     @property
     def ms(self) -> float:
@@ -90,7 +89,7 @@ class Guard:
     """The state of one width, of all streams that ever ran at it.
 
     ledger: what drafts may lose. probes: until the next probe while plain rounds win.
-    unrefreshed: drafted rounds since a plain one. untimed: rounds before the first whose time is known.
+    untimed: rounds before the first whose time is known.
     """
 
     def __init__(self, settings: DraftSettings):
@@ -99,12 +98,19 @@ class Guard:
         self.probes = Waits(settings.plain_wait_first, settings.plain_wait_most)
         self._rates = RateGuard(settings) if settings.rate_guard else None
         self._deeper = 0
-        self.unrefreshed = 0
+        self._refreshes = Waits(settings.plain_wait_first, settings.plain_wait_most)
         self.untimed = 0
 
     def allows(self) -> bool:
         """Whether the rates of rounds leave the head a chance; asked once a round."""
         return self._rates is None or self._rates.allows()
+
+    def stale(self) -> bool:
+        """Counts a drafted round; whether a plain one shall be timed again: less often, the more often it was."""
+        due = self._refreshes.due()
+        if due:
+            self._refreshes.failed()
+        return due
 
     def deepens(self) -> bool:
         """Counts a drafted round; whether it shall go one deeper than it pays."""
@@ -113,11 +119,8 @@ class Guard:
 
     def note(self, spent: Spent, plain_ms: float, measured: bool) -> None:
         """Takes a round. plain_ms: of one without drafts. measured: its times were, and its drafts meant to pay."""
-        self.unrefreshed = self.unrefreshed + 1 if spent.drafts else 0
         plain = not spent.drafts and not spent.head_ms
         gain_ms = 0.0 if plain else spent.tokens / spent.lanes * plain_ms - spent.ms
-        if spent.doubted:
-            gain_ms = min(0.0, gain_ms)
         self.ledger.book(gain_ms, spent.ms, plain_ms)
         if self._rates and measured and (plain or spent.head_ms):  # copies alone say nothing of the head's drafts
             self._rates.note(not plain, spent.tokens, spent.ms)

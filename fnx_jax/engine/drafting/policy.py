@@ -95,8 +95,7 @@ class DraftPolicy:
             window_ms = self.costs.clip_round(lanes, rows, ms) if alone else self.costs.round_ms(lanes, rows)
             forced = sum(outcome.window.tested for outcome in outcomes if outcome.window.source == "forced")
             tokens = sum(len(outcome.committed) for outcome in outcomes)
-            doubted = alone and ms > window_ms
-            spent = Spent(lanes, tokens, rows - lanes - forced, window_ms, self._call.ms, doubted)
+            spent = Spent(lanes, tokens, rows - lanes - forced, window_ms, self._call.ms)
             guard.note(spent, self.costs.round_ms(lanes, lanes), measured=alone and self._plan.probe is None)
         if alone:
             self.costs.note_round(lanes, rows, ms)
@@ -144,8 +143,9 @@ class DraftPolicy:
             return Plan((0,) * len(streams))
         if self._pays(best, plain):
             guard.probes.reset()
-            stale = guard.unrefreshed >= self._settings.plain_wait_most and best.rate < LARGE_GAIN * plain.rate
-            return Plan((0,) * len(streams)) if stale else self._drafted(guard, streams, heads, {})
+            if best.rate < LARGE_GAIN * plain.rate and guard.stale():
+                return Plan((0,) * len(streams))
+            return self._drafted(guard, streams, heads, {})
         chains = [self._lanes.planned(stream, self._settings.hope) for stream in streams]
         hoped, _ = self._best(chains, HOPED)
         heads = head_counts(hoped, chains)

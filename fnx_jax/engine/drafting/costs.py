@@ -11,6 +11,9 @@ ROW_SHARE = 0.05
 STEP_SHARE = 0.1
 """Of a plain round's time, what a head step is taken to cost before any was timed."""
 
+HEAD_DOUBT = 2.5
+"""The first time of a draft call may be so many times what was expected: more is believed when more say so."""
+
 
 class Costs:
     """Times of verify rounds by lanes and rows, and of draft calls by lanes and steps.
@@ -34,10 +37,11 @@ class Costs:
 
     def note_head(self, lanes: int, steps: int, ms: float) -> None:
         """Takes the time of a draft call."""
+        most = HEAD_DOUBT * self.head_ms(lanes, steps) if self.known else float("inf")
         if lanes not in self._heads:
             self._heads[lanes] = Curve(lambda: self._step_ms(lanes))
             self._near_heads.clear()
-        self._heads[lanes].note(steps, ms, self._rate)
+        self._heads[lanes].note(steps, ms, self._rate, most)
 
     @property
     def known(self) -> bool:

@@ -41,6 +41,16 @@ def test_a_first_time_is_doubted_and_a_steep_cost_believed_when_it_repeats():
     assert costs.round_ms(1, 1) == pytest.approx(10, rel=0.1)
 
 
+def test_a_first_draft_call_that_took_far_too_long_is_doubted():
+    costs = Costs(0.05)
+    costs.note_round(1, 1, 10)
+    costs.note_head(1, 1, 500)
+    assert costs.head_ms(1, 1) < 5
+    for _ in range(20):
+        costs.note_head(1, 1, 50)
+    assert costs.head_ms(1, 1) == pytest.approx(50, rel=0.1)
+
+
 def test_another_width_lends_its_slope_until_the_own_one_is_known():
     costs = Costs(0.05)
     for _ in range(20):

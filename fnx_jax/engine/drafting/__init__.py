@@ -1,5 +1,6 @@
 """Host side: how many drafts a lane makes and tests, so that drafts never cost anything.
 
 Read: streams.py (what the engine hands in and gets back), policy.py (the decisions), then what they rest on:
-acceptance.py, costs.py, allocate.py, guard.py, copies.py. `experiments.draft_policy` drives all of it on traces.
+lanes.py, acceptance.py, copies.py, costs.py, allocate.py, tiling.py, ledger.py, guard.py,
+layout.py. `experiments.draft_policy` drives all of it on traces.
 """

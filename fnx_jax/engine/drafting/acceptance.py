@@ -29,13 +29,13 @@ class Acceptance:
         self._worth = [Mean((bucket + 0.5) / BUCKETS, settings.prior_rounds) for bucket in range(BUCKETS)]
         self._lanes: dict[int, _Lane] = {}
 
-    def chain(self, order: int, depth: int) -> list[float]:
-        """Chances of a chain of drafts that are not made yet."""
+    def chain(self, order: int, depth: int, hope: float = 0.0) -> list[float]:
+        """Chances of a chain of drafts that are not made yet. hope: how much luck more than so far, in spreads."""
         known, chances, last = self._lanes.get(order), [], 1.0
         for draft in range(depth):
             # How a deep draft fares that was never tried follows from those before it.
             last = self._chance(draft, last * self._settings.prior_step(draft), known)
-            chances.append(last)
+            chances.append(min(1.0, last + hope * self._spread(draft)) if hope else last)
         return chances
 
     def landing(self, order: int, depth: int, chances: Sequence[float]) -> list[float]:
@@ -60,13 +60,15 @@ class Acceptance:
                 lane.promised = keep * lane.promised + worth.value
                 worth.note(hit, settings.server_rate)
 
-    def trials(self, order: int) -> float:
-        """First drafts of a lane that were tried."""
-        return self._lanes[order].depth[0].count if order in self._lanes else 0.0
-
     def forget(self, order: int) -> None:
         """A lane has ended; what the server learnt from it stays."""
         self._lanes.pop(order, None)
+
+    def _spread(self, draft: int) -> float:
+        """How far a chance may lie from what so few trials say."""
+        return (
+            0.5 / (self._settings.prior_rounds + min(self._server[draft].count, 1 / self._settings.server_rate)) ** 0.5
+        )
 
     def _chance(self, draft: int, prior: float, known: _Lane | None) -> float:
         settings, server = self._settings, self._server[draft]

@@ -3,12 +3,16 @@
 from collections.abc import Iterable, Mapping
 
 from fnx_jax.engine.drafting.curve import REACH, Curve
+from fnx_jax.engine.drafting.moving import SPREAD
 from fnx_jax.engine.drafting.settings import WINDOW_ROWS
 
 ROW_SHARE = 0.05
 """Of a plain round's time, what one more row is taken to add before any was timed."""
 STEP_SHARE = 0.1
 """Of a plain round's time, what a head step is taken to cost before any was timed."""
+
+HEAD_DOUBT = 2.5
+"""The first time of a draft call may be so many times what was expected: more is believed when more say so."""
 
 
 class Costs:
@@ -33,10 +37,11 @@ class Costs:
 
     def note_head(self, lanes: int, steps: int, ms: float) -> None:
         """Takes the time of a draft call."""
+        most = HEAD_DOUBT * self.head_ms(lanes, steps) if self.known else float("inf")
         if lanes not in self._heads:
             self._heads[lanes] = Curve(lambda: self._step_ms(lanes))
             self._near_heads.clear()
-        self._heads[lanes].note(steps, ms, self._rate)
+        self._heads[lanes].note(steps, ms, self._rate, most)
 
     @property
     def known(self) -> bool:
@@ -44,8 +49,8 @@ class Costs:
         return bool(self._rounds)
 
     def plain_known(self, lanes: int) -> bool:
-        """Whether a plain round of so many lanes was timed."""
-        return lanes in self._rounds and lanes in self._rounds[lanes].known
+        """Whether plain rounds of so many lanes were timed, more than once: the first time may be anything."""
+        return lanes in self._rounds and lanes in (known := self._rounds[lanes].known) and known[lanes].count > 1
 
     def round_ms(self, lanes: int, rows: int) -> float:
         """The time to expect of a round. Raises: ValueError where no round was timed."""
@@ -66,9 +71,9 @@ class Costs:
         return self._near_heads[lanes].ms(steps)
 
     def clip_round(self, lanes: int, rows: int, ms: float) -> float:
-        """A round's time, no further from the usual one than a time may lie."""
-        time = self._rounds[lanes].known.get(rows) if lanes in self._rounds else None
-        return time.clip(ms) if time else ms
+        """A round's time, no further from the one to expect than a time may lie. Raises: ValueError as `round_ms`."""
+        expected = self.round_ms(lanes, rows)
+        return min(max(ms, expected / SPREAD), expected * SPREAD)
 
     def table(self) -> dict[str, dict[int, dict[int, float]]]:
         """All times: "round" by lanes and rows, "head" by lanes and steps."""

@@ -35,10 +35,10 @@ class Curve:
         self._expected: list[float] = []
         self._bent: dict[int, float] = {}
 
-    def note(self, number: int, ms: float, rate: float) -> None:
-        """Takes a measured time."""
+    def note(self, number: int, ms: float, rate: float, most: float = float("inf")) -> None:
+        """Takes a measured time. most: what the very first one may say."""
         if number not in self._times:
-            most = DOUBT * self.ms(number) if self._times else float("inf")
+            most = DOUBT * self.ms(number) if self._times else most
             self._times[number] = Time(most)
         self._times[number].note(ms, rate)
         if abs(self._times[number].ms - self._bent.get(number, 0.0)) > STALE * self._times[number].ms:

@@ -1,7 +1,9 @@
 """Host side: what of one width decides between drafted and plain rounds. Read next: policy.py."""
 
 from collections import deque
+from dataclasses import dataclass
 
+from fnx_jax.engine.drafting.ledger import Ledger
 from fnx_jax.engine.drafting.settings import DraftSettings
 
 
@@ -12,9 +14,11 @@ class Waits:
         self._first, self._most = first, most
         self._wait = self._left = first
 
-    def due(self) -> bool:
-        """Counts a round; whether the wait is over."""
+    def due(self, covered: bool = True) -> bool:
+        """Counts a round; whether the wait is over. Where a try is not covered, only the longest wait is enough."""
         self._left -= 1
+        if self._left < 0 and not covered and self._wait < self._most:
+            self.failed()
         return self._left < 0
 
     def failed(self) -> None:
@@ -62,19 +66,64 @@ class RateGuard:
             self._waits.reset()
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What a round committed and took.
+
+    drafts: under test. window_ms, head_ms: of its rows and of its draft call.
+    """
+
+    lanes: int
+    tokens: int
+    drafts: int
+    window_ms: float
+    head_ms: float
+
+    @property
+    def ms(self) -> float:
+        """All of it."""
+        return self.window_ms + self.head_ms
+
+
 class Guard:
     """The state of one width, of all streams that ever ran at it.
 
-    probes: until the next probe while plain rounds win. deeper: drafted rounds since one went deeper.
-    unrefreshed: drafted rounds since a plain one. untimed: rounds before the first whose time is known.
+    ledger: what drafts may lose. probes: until the next probe while plain rounds win.
+    untimed: rounds before the first whose time is known.
     """
 
     def __init__(self, settings: DraftSettings):
+        self._settings = settings
+        self.ledger = Ledger(settings)
         self.probes = Waits(settings.plain_wait_first, settings.plain_wait_most)
-        self.rates = RateGuard(settings) if settings.rate_guard else None
-        self.deeper = 0
-        self.unrefreshed = 0
+        self._rates = RateGuard(settings) if settings.rate_guard else None
+        self._deeper = 0
+        self._refreshes = Waits(settings.plain_wait_first, settings.plain_wait_most)
         self.untimed = 0
+
+    def allows(self) -> bool:
+        """Whether the rates of rounds leave the head a chance; asked once a round."""
+        return self._rates is None or self._rates.allows()
+
+    def stale(self) -> bool:
+        """Counts a drafted round; whether a plain one shall be timed again: less often, the more often it was."""
+        due = self._refreshes.due()
+        if due:
+            self._refreshes.failed()
+        return due
+
+    def deepens(self) -> bool:
+        """Counts a drafted round; whether it shall go one deeper than it pays."""
+        self._deeper = (self._deeper + 1) % self._settings.probe_every
+        return not self._deeper
+
+    def note(self, spent: Spent, plain_ms: float, measured: bool) -> None:
+        """Takes a round. plain_ms: of one without drafts. measured: its times were, and its drafts meant to pay."""
+        plain = not spent.drafts and not spent.head_ms
+        gain_ms = 0.0 if plain else spent.tokens / spent.lanes * plain_ms - spent.ms
+        self.ledger.book(gain_ms, spent.ms, plain_ms)
+        if self._rates and measured and (plain or spent.head_ms):  # copies alone say nothing of the head's drafts
+            self._rates.note(not plain, spent.tokens, spent.ms)
 
 
 def _rate(rounds: deque[tuple[int, float]]) -> float:

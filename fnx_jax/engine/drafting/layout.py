@@ -8,20 +8,25 @@ from fnx_jax.engine.drafting.streams import Window
 
 
 def lay_out(
-    offers: Sequence[Window], shares: Sequence[int], rooms: Sequence[int], rows: int, row_tile: int
+    offers: Sequence[Window],
+    shares: Sequence[int],
+    rooms: Sequence[int],
+    rows: int,
+    row_tile: int,
+    order: Sequence[int] | None = None,
 ) -> list[Window]:
     """Gives each offer its share of rows, as far as they go; every stream is sure of one row.
 
     Where rows are short, copies give way first, of the youngest stream first, then the longest chains. A window that
-    would cross a tile border ends there; what it loses goes to those after it. Windows go in an order that wastes
-    little.
+    would cross a tile border ends there; what it loses goes to those after it.
 
     Args: shares: drafts to test. rooms: tokens a stream may still commit. rows: of the round, at least one a stream.
+        order: of the offers; None for one that wastes little.
     Returns: the windows in the order of their rows.
     """
     counts = _fit(offers, shares, rows - len(offers))
     windows, used, lost = [], 0, 0
-    for after, i in zip(reversed(range(len(offers))), _order(counts, row_tile), strict=True):
+    for after, i in zip(reversed(range(len(offers))), order or _order(counts, row_tile), strict=True):
         most = min(row_tile - used % row_tile, rows - used - after, rooms[i], WINDOW_ROWS) - 1
         more = min(lost, len(offers[i].offered) - counts[i]) if counts[i] else 0
         tested = min(counts[i] + more, most)

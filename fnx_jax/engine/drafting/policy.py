@@ -1,21 +1,22 @@
 """Host side: decides, round by round, how deep lanes draft and which drafts are tested. No device, no clock.
 
 A round commits one token a lane and those of its drafts that land. Drafts are added while the tokens to expect for a
-millisecond grow; a round without any competes, and where it wins, single drafts go on being tried at growing distances.
-What is learnt of costs and of drafts outlives the streams. Read next: allocate.py, guard.py, layout.py.
+millisecond grow, and while what they may lose is covered by what drafts have gained (ledger.py). A round without any
+competes. Where it wins, drafts that a little more luck would make pay are tried while they are covered, and single ones
+at growing distances for ever. What is learnt of costs and of drafts outlives the streams.
+Read next: allocate.py, ledger.py, guard.py, lanes.py, layout.py.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from fnx_jax.engine.drafting.acceptance import Acceptance
-from fnx_jax.engine.drafting.allocate import Chain, Price, allocate
-from fnx_jax.engine.drafting.copies import Copier
+from fnx_jax.engine.drafting.allocate import Chain, Price, Share, allocate
 from fnx_jax.engine.drafting.costs import Costs
-from fnx_jax.engine.drafting.guard import Guard
+from fnx_jax.engine.drafting.guard import Guard, Spent
+from fnx_jax.engine.drafting.lanes import Lanes
 from fnx_jax.engine.drafting.layout import lay_out
-from fnx_jax.engine.drafting.moving import Mean
-from fnx_jax.engine.drafting.settings import WINDOW_ROWS, DraftSettings
+from fnx_jax.engine.drafting.plan import DraftCall, Plan, head_counts, tested
+from fnx_jax.engine.drafting.settings import DraftSettings
 from fnx_jax.engine.drafting.streams import Outcome, Stream, Window
 
 LARGE_GAIN = 1.5
@@ -24,17 +25,9 @@ UNTIMED = 4
 """Plain rounds to wait for one whose time is that of a plain round: one may hold prompt rows, for long."""
 NEWS = 0.6
 """A probe that lands is news below this chance. Above it, it was known that drafts land, and that they do not pay."""
-SURE, SURER = 0.8, 0.9
-"""Where no time is known: chances of the first draft from which on a second and a third are made."""
 
-
-@dataclass
-class _Lane:
-    """copier: its copies. rounds: that it took part in. probed: the round of its newest draft under test."""
-
-    copier: Copier
-    rounds: int = 0
-    probed: int = -1
+HOPED = 0.5
+"""Of what drafts may lose, what those may that are hoped to pay. The rest is for probes and for better times."""
 
 
 class DraftPolicy:
@@ -48,15 +41,9 @@ class DraftPolicy:
         self._settings = settings
         self._depth = min(settings.depth_most, draft_depth)
         self.costs = costs or Costs(settings.cost_rate)
-        self._acceptance = Acceptance(settings)
-        self._copy_chance = Mean(settings.copy_chance, settings.copy_trust)
+        self._lanes = Lanes(settings, self._depth)
         self._guards: dict[int, Guard] = {}
-        self._lanes: dict[int, _Lane] = {}
-        self._round = 0
-        self._head = (0, 0)
-        self._head_ms = 0.0
-        self._probe: int | None = None
-        self._deeper: int | None = None
+        self._plan, self._call = Plan(()), DraftCall()
 
     @property
     def confidence(self) -> float:
@@ -65,40 +52,18 @@ class DraftPolicy:
 
     def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
         """Drafts that each stream's head shall make now. Streams: those that the next round will decode."""
-        self._head, self._head_ms, self._probe, self._deeper = (0, 0), 0.0, None, None
-        none = (0,) * len(streams)
-        for stream in streams:
-            self._lane(stream)
+        self._plan, self._call = Plan((0,) * len(streams)), DraftCall()
+        self._lanes.see(streams)
         if not streams or not self._depth:
-            return none
+            return self._plan.depths
         guard = self._guard(len(streams))
         if not self.costs.plain_known(len(streams)) and guard.untimed < UNTIMED:
-            guard.untimed += 1
-            return none  # a plain round first: all else is judged by it
-        rooms = [self._room(stream) for stream in streams]
-        if not self.costs.known:
-            return tuple(min(room, self._untimed(stream.order)) for stream, room in zip(streams, rooms, strict=True))
-        chains = [self._planned(stream, room) for stream, room in zip(streams, rooms, strict=True)]
-        best, plain = allocate(len(streams), chains, self._price(len(streams)))
-        heads = [count if chain.head else 0 for count, chain in zip(best.counts, chains, strict=True)]
-        if not self._settings.plain_guard:
-            heads = [
-                max(count, min(1, len(chain.chances))) if chain.head else 0
-                for count, chain in zip(heads, chains, strict=True)
-            ]
-        elif guard.rates is not None and not guard.rates.allows():
-            return none
-        elif best.rate < self._settings.plain_margin * plain.rate:
-            return self._probing(guard, streams, rooms)
+            guard.untimed += 1  # a plain round first: all else is judged by it
+        elif not self.costs.known:
+            self._plan = Plan(tuple(self._lanes.untimed(stream) for stream in streams))
         else:
-            guard.probes.reset()
-        if not any(heads):
-            return none
-        guard.deeper += 1
-        guard.unrefreshed += 1
-        if guard.unrefreshed > self._settings.plain_wait_most and best.rate < LARGE_GAIN * plain.rate:
-            return none
-        return self._offers(guard, streams, heads, [min(room, self._depth) for room in rooms])
+            self._plan = self._planned(guard, streams)
+        return self._plan.depths
 
     def windows(self, streams: Sequence[Stream], rows: int, row_tile: int) -> list[Window]:
         """One window for each stream, of drafts that are held or copied, in at most `rows` rows.
@@ -107,51 +72,44 @@ class DraftPolicy:
         """
         if len(streams) > rows:
             raise ValueError(f"windows: {len(streams)} streams, {rows} rows")
-        for stream in streams:
-            self._lane(stream)
-        offers = [self._offer(stream, len(streams) == 1) for stream in streams]
-        shares = self._shares(streams, offers)
-        return lay_out(offers, shares, [stream.room for stream in streams], rows, row_tile)
+        self._lanes.see(streams)
+        offers = [self._lanes.offer(stream, len(streams) == 1) for stream in streams]
+        rooms = [stream.room for stream in streams]
+        if not self.costs.known or not offers:
+            counts = [len(offer.offered) if offer.source == "head" else offer.tested for offer in offers]
+            return lay_out(offers, counts, rooms, rows, row_tile)
+        best = self._share(offers)
+        counts = tested(best.counts, offers, self._plan.least, self._settings.copy_least)
+        return lay_out(offers, counts, rooms, rows, row_tile, best.order if counts == list(best.counts) else None)
 
     def note_round(self, outcomes: Sequence[Outcome], ms: float, prompt_rows: int = 0) -> None:
         """Takes what a round committed. ms: its wall time, the draft call not included."""
-        self._round += 1
+        if not outcomes:
+            return
         lanes, rows = len(outcomes), sum(1 + outcome.window.tested for outcome in outcomes)
         guard = self._guard(lanes)
-        if rows == lanes:
-            guard.unrefreshed = 0
-        for outcome in outcomes:
-            self._note_outcome(outcome, guard)
-        known = [self._lanes[o.window.order] for o in outcomes if o.window.order in self._lanes]
-        first = any(lane.rounds == 0 for lane in known)
-        for lane in known:
-            lane.rounds += 1
-        if not outcomes or prompt_rows or first or ms <= 0:
-            return  # the time is not that of windows alone, or the clock is too coarse to tell it
-        self.costs.note_round(lanes, rows, ms)
-        if guard.rates is not None and self._probe is None:
+        first = self._lanes.note_round(outcomes)
+        self._judge_probe(guard, outcomes)
+        # Else the time is not that of windows alone, or the clock is too coarse to tell it.
+        alone = not prompt_rows and not first and ms > 0
+        if self.costs.known:
+            window_ms = self.costs.clip_round(lanes, rows, ms) if alone else self.costs.round_ms(lanes, rows)
+            forced = sum(outcome.window.tested for outcome in outcomes if outcome.window.source == "forced")
             tokens = sum(len(outcome.committed) for outcome in outcomes)
-            ms = self.costs.clip_round(lanes, rows, ms) + self._head_ms
-            guard.rates.note(rows > lanes or self._head_ms > 0, tokens, ms)
+            spent = Spent(lanes, tokens, rows - lanes - forced, window_ms, self._call.ms)
+            guard.note(spent, self.costs.round_ms(lanes, lanes), measured=alone and self._plan.probe is None)
+        if alone:
+            self.costs.note_round(lanes, rows, ms)
 
     def note_draft(self, lanes: int, steps: int, ms: float) -> None:
         """Takes the wall time of a draft call. lanes: that it drafted for. steps: drafts of the longest chain."""
         if steps and lanes:
             self.costs.note_head(lanes, steps, ms)
-            self._head, self._head_ms = (lanes, steps), self.costs.head_ms(lanes, steps)
+            self._call = DraftCall(lanes, steps, self.costs.head_ms(lanes, steps))
 
     def forget(self, order: int) -> None:
         """A stream has ended."""
-        self._lanes.pop(order, None)
-        self._acceptance.forget(order)
-
-    def _lane(self, stream: Stream) -> _Lane:
-        if stream.order not in self._lanes:
-            self._lanes[stream.order] = _Lane(Copier(self._settings, self._copy_chance.value))
-        lane = self._lanes[stream.order]
-        if stream.drafts:
-            lane.copier.index.catch_up(stream.tokens)
-        return lane
+        self._lanes.forget(order)
 
     def _guard(self, lanes: int) -> Guard:
         return self._guards.setdefault(lanes, Guard(self._settings))
@@ -160,100 +118,86 @@ class DraftPolicy:
         costs = self.costs
         return lambda drafts, heads, deepest: costs.round_ms(lanes, lanes + drafts) + costs.head_ms(heads, deepest)
 
-    def _room(self, stream: Stream) -> int:
-        """Drafts that the next window can hold."""
-        return min(WINDOW_ROWS, stream.room) - 1 if stream.drafts and not stream.forced else 0
+    def _spare_ms(self, lanes: int) -> float:
+        """What the drafts of a round may lose."""
+        plain_ms = self.costs.round_ms(lanes, lanes)
+        return self._guard(lanes).ledger.spare_ms(plain_ms) if self._settings.plain_guard else math.inf
 
-    def _planned(self, stream: Stream, room: int) -> Chain:
-        copier = self._lanes[stream.order].copier
-        copied = copier.offer(room, alone=False) if stream.drafts else ()
-        if copied:
-            return Chain(copier.chances(len(copied)), head=False)
-        return Chain(self._acceptance.chain(stream.order, min(room, self._depth)))
+    def _best(self, chains: Sequence[Chain], part: float = 1.0) -> tuple[Share, Share]:
+        return allocate(chains, self._price(len(chains)), part * self._spare_ms(len(chains)))
 
-    def _untimed(self, order: int) -> int:
-        chance = self._acceptance.chain(order, 1)[0]
-        return min(self._depth, 1 + (chance >= SURE) + (chance >= SURER))
+    def _pays(self, best: Share, plain: Share) -> bool:
+        return best.rate >= self._settings.plain_margin * plain.rate
 
-    def _probing(self, guard: Guard, streams: Sequence[Stream], rooms: Sequence[int]) -> tuple[int, ...]:
-        """A single draft of the stream that was tried longest ago, a new one first, when its time has come."""
-        able = [i for i, room in enumerate(rooms) if room]
-        if not able or not guard.probes.due():
-            return (0,) * len(streams)
-        chosen = min(able, key=lambda i: self._lanes[streams[i].order].probed)
-        self._probe = streams[chosen].order
-        return tuple(int(i == chosen) for i in range(len(streams)))
+    def _planned(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
+        chains = [self._lanes.planned(stream) for stream in streams]
+        best, plain = self._best(chains)
+        heads = head_counts(best, chains)
+        if not self._settings.plain_guard:
+            heads = [
+                max(count, int(chain.head and len(chain.chances) > 0))
+                for count, chain in zip(heads, chains, strict=True)
+            ]
+            least = {stream.order: min(1, count) for stream, count in zip(streams, heads, strict=True)}
+            return self._drafted(guard, streams, heads, least)
+        if not guard.allows():
+            return Plan((0,) * len(streams))
+        if self._pays(best, plain):
+            guard.probes.reset()
+            if best.rate < LARGE_GAIN * plain.rate and guard.stale():
+                return Plan((0,) * len(streams))
+            return self._drafted(guard, streams, heads, {})
+        chains = [self._lanes.planned(stream, self._settings.hope) for stream in streams]
+        hoped, _ = self._best(chains, HOPED)
+        heads = head_counts(hoped, chains)
+        if any(heads) and self._pays(hoped, plain):
+            return Plan(heads, dict(zip((stream.order for stream in streams), heads, strict=True)))
+        return self._probed(guard, streams)
 
-    def _offers(
-        self, guard: Guard, streams: Sequence[Stream], heads: Sequence[int], rooms: Sequence[int]
-    ) -> tuple[int, ...]:
+    def _drafted(self, guard: Guard, streams: Sequence[Stream], heads: Sequence[int], least: dict[int, int]) -> Plan:
         """Shares, and beyond them what the steps of the longest chain give for nothing; now and then one step more."""
         deepest = max(heads)
+        if not deepest:
+            return Plan((0,) * len(streams))
+        rooms = [min(self._lanes.room(stream), self._depth) for stream in streams]
         depths = [
             min(room, deepest, count + self._settings.draft_slack) if count else 0
             for count, room in zip(heads, rooms, strict=True)
         ]
-        if guard.deeper >= self._settings.probe_every:
-            guard.deeper = 0
+        if guard.deepens():
             longest = heads.index(deepest)
             depths[longest] = min(rooms[longest], deepest + 1)
-            self._deeper = streams[longest].order
-        return tuple(depths)
+            least = {**least, streams[longest].order: depths[longest]}
+        return Plan(tuple(depths), least)
 
-    def _offer(self, stream: Stream, alone: bool) -> Window:
-        room = self._room(stream)
-        if stream.forced:
-            forced = stream.forced[: min(WINDOW_ROWS, stream.room) - 1]
-            return Window(stream.order, "forced", forced, len(forced))
-        copied = self._lanes[stream.order].copier.offer(room, alone) if room else ()
-        if copied:
-            return Window(stream.order, "copy", copied)
-        held = stream.held[:room]
-        return Window(stream.order, "head" if held else "plain", held, chances=stream.chances[: len(held)])
+    def _probed(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
+        """A single draft of the stream that was tried longest ago, a new one first, when its time has come."""
+        lanes, able = len(streams), [i for i, stream in enumerate(streams) if self._lanes.room(stream)]
+        price = self._price(lanes)
+        covered = price(1, 1, 1) - price(0, 0, 0) <= self._spare_ms(lanes)
+        if not able or not guard.probes.due(covered):
+            return Plan((0,) * lanes)
+        chosen = min(able, key=lambda i: self._lanes.tried(streams[i].order))
+        order = streams[chosen].order
+        return Plan(tuple(int(i == chosen) for i in range(lanes)), {order: 1}, (order, self._lanes.chance(order)))
 
-    def _shares(self, streams: Sequence[Stream], offers: Sequence[Window]) -> list[int]:
-        if not self.costs.known:
-            return [len(offer.offered) if offer.source == "head" else offer.tested for offer in offers]
-        forced = sum(offer.tested for offer in offers)
-        chains = [self._chain(offer) for offer in offers]
-        heads, steps = self._head
-        price = self._price(len(streams))
-        spent = self.costs.head_ms(heads, steps)
-        best, plain = allocate(len(streams), chains, lambda drafts, *_: price(forced + drafts, 0, 0) + spent)
-        counts = list(best.counts)
-        margin = 1.0 if steps else self._settings.plain_margin  # drafts that are made have been paid for
-        if best.rate < margin * plain.rate:
-            counts = [0] * len(counts)
-        for i, offer in enumerate(offers):
-            if offer.source == "forced":
-                counts[i] = offer.tested
-            if offer.source == "copy" and counts[i] < self._settings.copy_least:
-                counts[i] = 0
-            if offer.source == "head" and (offer.order == self._probe or not self._settings.plain_guard):
-                counts[i] = max(counts[i], 1)
-            if offer.source == "head" and offer.order == self._deeper:
-                counts[i] = len(offer.offered)
-        return counts
+    def _share(self, offers: Sequence[Window]) -> Share:
+        """The best of what is offered; the draft call has been paid for."""
+        lanes, price, spent = len(offers), self._price(len(offers)), self._call.ms
+        best, plain = allocate(
+            [self._lanes.chain(offer) for offer in offers],
+            lambda drafts, *_: price(drafts, 0, 0) + spent,
+            max(0.0, self._spare_ms(lanes) - spent),
+        )
+        return best if spent or self._pays(best, plain) else plain
 
-    def _chain(self, offer: Window) -> Chain:
-        if offer.source == "copy":
-            return Chain(self._lanes[offer.order].copier.chances(len(offer.offered)), head=False)
-        if offer.source == "head":
-            return Chain(self._acceptance.landing(offer.order, len(offer.offered), offer.chances))
-        return Chain(())
-
-    def _note_outcome(self, outcome: Outcome, guard: Guard) -> None:
-        window, hits = outcome.window, outcome.hits()
-        lane = self._lanes.get(window.order)
-        if lane is None or not hits:
-            return
-        if window.source == "copy":
-            lane.copier.note(hits, window.tested, whole=window.tested == len(window.offered))
-            for hit in hits:
-                self._copy_chance.note(hit, self._settings.server_rate)
-        if window.source == "head":
-            lane.probed = self._round
-            expected = self._acceptance.chain(window.order, 1)[0] >= NEWS
-            self._acceptance.note(window.order, hits, window.chances)
-            if window.order == self._probe:
-                guard.probes.landed() if hits[0] and not expected else guard.probes.failed()
+    def _judge_probe(self, guard: Guard, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            hits = outcome.hits()
+            if (
+                self._plan.probe
+                and outcome.window.order == self._plan.probe[0]
+                and outcome.window.source == "head"
+                and hits
+            ):
+                guard.probes.landed() if hits[0] and self._plan.probe[1] < NEWS else guard.probes.failed()

@@ -21,6 +21,9 @@ class DraftSettings:
     rate_guard: whether drafted rounds must also have been as much faster over the last `rate_rounds` of them, which is
     judged from `rate_trial` on, less what luck may do to so few, `rate_luck` over the root of their number: for experts
     that are not resident, where a round's cost is not a matter of rows alone.
+    loss_rounds, loss_share, gain_rounds: what drafts may lose (see ledger.py): plain rounds at first, a share of all
+    time, and how many plain rounds of their gains besides. hope: how much more luck than so far, in spreads, drafts are
+    granted that are tried on that account.
     draft_slack: drafts a lane may offer beyond its share where the head steps are taken anyway.
     copy_entry: matching tokens that begin a copy. copy_least, copy_first: tokens of one at least, and of the first.
     copy_chance, copy_trust: the chance that a copied token lands, before anything is known, and the trials it weighs.
@@ -43,6 +46,10 @@ class DraftSettings:
     rate_rounds: int = 32
     rate_trial: int = 6
     rate_luck: float = 0.3
+    loss_rounds: float = 2.0
+    loss_share: float = 0.005
+    gain_rounds: float = 8.0
+    hope: float = 1.0
     draft_slack: int = 2
     copy_entry: int = 8
     copy_least: int = 2
@@ -59,6 +66,10 @@ class DraftSettings:
             raise ValueError(f"plain_margin={self.plain_margin}, must be 1 or more")
         if not 1 <= self.plain_wait_first <= self.plain_wait_most:
             raise ValueError(f"plain_wait_first={self.plain_wait_first}, must be from 1 to {self.plain_wait_most}")
+        if not 0 <= self.loss_rounds <= self.gain_rounds:
+            raise ValueError(f"loss_rounds={self.loss_rounds}, must be from 0 to {self.gain_rounds}")
+        if not 0 <= self.loss_share < 1:
+            raise ValueError(f"loss_share={self.loss_share}, must be from 0 to below 1")
         if not 1 <= self.copy_least <= self.copy_first < WINDOW_ROWS:
             raise ValueError(f"copy_first={self.copy_first}, must be from {self.copy_least} to {WINDOW_ROWS - 1}")
         if not 1 <= self.rate_trial <= self.rate_rounds:

@@ -95,7 +95,7 @@ def test_a_draft_call_that_fails_loses_drafts_and_nothing_else(caplog):
 def test_replies_do_not_depend_on_the_policy_that_serves(seed):
     """A clock that jumps makes it draft now and then, so deep and so deep."""
     rng = np.random.default_rng(seed)
-    requests = [random_request(rng, f"r{i}") for i in range(8)]
+    requests = [random_request(rng, f"r{i}") for i in range(16)]
     steps = FakeSteps(lanes=4, draft_depth=6, head=guessing(seed))
     now_s = 0.0
 

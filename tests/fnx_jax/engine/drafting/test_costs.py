@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fnx_jax.engine.drafting.allocate import Chain, allocate
 from fnx_jax.engine.drafting.costs import Costs
 
 
@@ -42,6 +41,16 @@ def test_a_first_time_is_doubted_and_a_steep_cost_believed_when_it_repeats():
     assert costs.round_ms(1, 1) == pytest.approx(10, rel=0.1)
 
 
+def test_a_first_draft_call_that_took_far_too_long_is_doubted():
+    costs = Costs(0.05)
+    costs.note_round(1, 1, 10)
+    costs.note_head(1, 1, 500)
+    assert costs.head_ms(1, 1) < 5
+    for _ in range(20):
+        costs.note_head(1, 1, 50)
+    assert costs.head_ms(1, 1) == pytest.approx(50, rel=0.1)
+
+
 def test_another_width_lends_its_slope_until_the_own_one_is_known():
     costs = Costs(0.05)
     for _ in range(20):
@@ -63,23 +72,3 @@ def test_a_table_can_be_written_and_read():
         Costs.of({"round": {"1": {"0": 3.0}}, "head": {}}, 0.05)
     with pytest.raises(ValueError, match="no round"):
         Costs(0.05).round_ms(1, 1)
-
-
-def test_drafts_are_added_while_tokens_for_a_millisecond_grow():
-    def price(drafts, heads, deepest):
-        return 10 + drafts + 2 * bool(heads) + deepest
-
-    best, plain = allocate(2, [Chain((0.9, 0.9, 0.2)), Chain((0.1,))], price)
-    assert best.counts == (2, 0) and plain.counts == (0, 0)
-    assert best.tokens == pytest.approx(2 + 0.9 + 0.81) and best.ms == 16
-    counts = [(a, b) for a in range(4) for b in range(2)]
-    rates = {
-        (a, b): (2 + sum((0.9, 0.81, 0.162)[:a]) + 0.1 * b) / price(a + b, (a > 0) + (b > 0), max(a, b))
-        for a, b in counts
-    }
-    assert best.counts == max(counts, key=lambda count: rates[count])
-
-
-def test_copies_cost_no_head_step():
-    best, _ = allocate(1, [Chain((0.5,), head=False)], lambda drafts, heads, deepest: 10 + drafts + 100 * heads)
-    assert best.counts == (1,)

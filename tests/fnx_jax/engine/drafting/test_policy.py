@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import fnx_jax.engine.drafting
-from fnx_jax.engine.drafting.guard import RateGuard
+from fnx_jax.engine.drafting.guard import Guard, RateGuard, Spent
 from fnx_jax.engine.drafting.policy import DraftPolicy
 from fnx_jax.engine.drafting.settings import DraftSettings
-from fnx_jax.engine.drafting.streams import Outcome, Stream
+from fnx_jax.engine.drafting.streams import Outcome, Stream, Window
 
 
 def play(policy, rounds, *, hit, row_ms=0.1, head_ms=0.5, order=0, streams=1, prompt_rows=0):
@@ -59,12 +59,35 @@ def test_depth_stays_within_flag_and_head():
     assert drafted(play(DraftPolicy(DraftSettings(), 0), 40, hit=True)) == 0
 
 
-def test_drafts_that_never_land_are_tried_at_doubling_distances_and_never_given_up():
+def test_drafts_that_never_land_are_tried_at_growing_distances_and_never_given_up():
     asked = play(DraftPolicy(DraftSettings(), 15), 1200, hit=False)
     tries = [i for i, depths in enumerate(asked) if any(depths)]
     gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
     assert max(gaps) == 129 and gaps[-3:] == [129] * 3
+    assert sum(gap < 128 for gap in gaps) < 50
+
+
+def test_covered_probes_come_at_doubling_distances():
+    settings = DraftSettings(hope=0.0, loss_rounds=8.0, loss_share=0.1)
+    asked = play(DraftPolicy(settings, 15), 1200, hit=False)
+    tries = [i for i, depths in enumerate(asked) if any(depths)]
+    gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
     assert gaps[gaps.index(17) :][:4] == [17, 33, 65, 129]
+
+
+def test_what_is_not_covered_is_tried_at_the_longest_distance_alone():
+    settings = DraftSettings(loss_rounds=0.0, loss_share=0.0)
+    tries = [i for i, depths in enumerate(play(DraftPolicy(settings, 15), 800, hit=False)) if any(depths)]
+    assert tries[0] > 128 and [b - a for a, b in zip(tries, tries[1:], strict=False)] == [129] * (len(tries) - 1)
+
+
+def test_drafts_that_more_luck_would_make_pay_are_tried_on_account():
+    def tries(hope, **settings):
+        policy = DraftPolicy(DraftSettings(hope=hope, **settings), 15)
+        return drafted(play(policy, 60, hit=False, row_ms=0.5, streams=4))
+
+    assert tries(1.0, loss_rounds=8.0) > tries(0.0, loss_rounds=8.0)
+    assert tries(1.0, loss_rounds=0.0, loss_share=0.0) == 0
 
 
 def test_without_the_guard_drafts_go_on_that_never_land():
@@ -101,6 +124,8 @@ def test_a_lanes_first_round_is_not_timed():
     play(policy, 1, hit=True)
     assert not policy.costs.known
     play(policy, 1, hit=True)
+    assert policy.costs.known and not policy.costs.plain_known(1), "one time may be anything"
+    play(policy, 1, hit=True)
     assert policy.costs.plain_known(1)
 
 
@@ -133,6 +158,37 @@ def test_rate_guard_stays_open_while_drafted_rounds_are_quicker():
     for _ in range(200):
         assert guard.allows()
         guard.note(True, 2, 15.0)
+
+
+def test_copies_alone_do_not_close_the_rate_guard_and_the_heads_drafts_do():
+    def allowed(head_ms):
+        guard = Guard(DraftSettings(rate_guard=True))
+        guard.note(Spent(1, 1, 0, 10.0, 0.0), 10.0, measured=True)
+        for _ in range(20):
+            guard.note(Spent(1, 1, 7, 40.0, head_ms), 10.0, measured=True)
+        return guard.allows()
+
+    assert allowed(0.0) and not allowed(1.0)
+
+
+def test_copies_are_not_tested_where_they_may_lose_nothing_and_yet_known():
+    def window(**settings):
+        policy = DraftPolicy(DraftSettings(**settings), 15)
+        play(policy, 3, hit=False)
+        return policy.windows([Stream(9, [*range(100, 130), *range(100, 110)], 100)], 16, 16)[0]
+
+    assert window().tested > 0
+    broke = window(loss_rounds=0.0, loss_share=0.0)
+    assert broke.source == "copy" and len(broke.offered) > 1 and not broke.tested
+
+
+def test_a_first_plain_time_far_too_long_does_not_make_every_draft_pay():
+    policy = DraftPolicy(DraftSettings(), 15)
+    play(policy, 1, hit=False)
+    window = Window(0)
+    policy.note_round([Outcome(window, (1,))], 1000.0)
+    asked = play(policy, 60, hit=False, row_ms=4.0)
+    assert drafted(asked) < 10
 
 
 def test_forced_tokens_come_first_then_copies_then_held_drafts():

@@ -7,6 +7,7 @@ program that fails or is interrupted leaves every lane empty.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import numpy as np

@@ -40,7 +40,10 @@ from pallas_kernels.sparse_attention import PageTable
 
 @dataclass(frozen=True)
 class LayeredPrograms:
-    """One model's layer functions, each jitted alone; those that change a state take over its buffers."""
+    """One model's layer functions, each jitted alone; those that change a state take over its buffers.
+
+    finish, absorb: what ends a tile, without a draft head and with one.
+    """
 
     config: FlashNextConfig
     embed: Callable[..., Any]
@@ -68,11 +71,15 @@ class LayeredPrograms:
             )
             on_layer(layer, mixed)
             streams = self.second_half(mixed, layer_params.moe)
-        folded, before, recent = self.finish(lanes.cache.folded, lanes.streams_LRN, rows.places, streams)
-        cache = gather_cache(lanes.cache, states, folded, self.config)
+        memory = lanes.cache.folded, lanes.streams_LRN
         if self.config.mtp_layers:
-            plane = self.absorb(draft_params(params), draft_plane(cache, self.config), rows, before, pages_LP)
-            cache = with_draft_plane(cache, self.config, plane)
+            plane, (folded, recent) = self.absorb(
+                draft_params(params), draft_plane(lanes.cache, self.config), *memory, rows, streams, pages_LP
+            )
+            cache = with_draft_plane(gather_cache(lanes.cache, states, folded, self.config), self.config, plane)
+        else:
+            folded, recent = self.finish(*memory, rows, streams)
+            cache = gather_cache(lanes.cache, states, folded, self.config)
         return LaneState(cache=cache, streams_LRN=recent), streams
 
     def draft_rows(
@@ -116,10 +123,10 @@ def layered_programs(config: FlashNextConfig, shards: Shards, mesh: Mesh, page: 
         second_half=on_ranks(lambda mixed, moe: add_experts(mixed, moe, config, shards), mesh, same),
         finish=on_ranks(_finish, mesh, same, donate=(1,)),
         absorb=on_ranks(
-            partial(_absorb, config, shards, page),
+            partial(_finish_and_absorb, config, shards, page),
             mesh,
-            lambda params, plane, *rest: plane,
-            donate=(1,),
+            lambda params, plane, *rest: (plane, SAME),
+            donate=(1, 3),
         ),
         fuse=on_ranks(
             lambda params, streams, token_B, pages_LP: (
@@ -139,9 +146,23 @@ def _first_half(
     return mix_and_route(streams, layer, config, shards, state, folded_L, rows.places, table, ngram_BE)
 
 
-def _absorb(config: FlashNextConfig, shards: Shards, page: int, params, plane, rows: Rows, before, pages_LP):
-    return absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
+def _finish(folded_L, streams_LRN, rows: Rows, streams_BN):
+    _, recent = pair_up(streams_LRN, rows.places, streams_BN)
+    return folded_after(folded_L, rows.places), recent
 
 
-def _finish(folded_L, streams_LRN, places, streams_BN):
-    return folded_after(folded_L, places), *pair_up(streams_LRN, places, streams_BN)
+def _finish_and_absorb(
+    config: FlashNextConfig,
+    shards: Shards,
+    page: int,
+    params,
+    plane,
+    folded_L,
+    streams_LRN,
+    rows: Rows,
+    streams,
+    pages_LP,
+):
+    before, recent = pair_up(streams_LRN, rows.places, streams)
+    plane = absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
+    return plane, (folded_after(folded_L, rows.places), recent)

@@ -28,9 +28,16 @@ class Acceptance:
         self._server = [Mean(0.0) for _ in range(WINDOW_ROWS - 1)]
         self._worth = [Mean((bucket + 0.5) / BUCKETS, settings.prior_rounds) for bucket in range(BUCKETS)]
         self._lanes: dict[int, _Lane] = {}
+        self._chains: dict[tuple[int, float], list[float]] = {}
 
     def chain(self, order: int, depth: int, hope: float = 0.0) -> list[float]:
         """Chances of a chain of drafts that are not made yet. hope: how much luck more than so far, in spreads."""
+        key = (order, hope)
+        if key not in self._chains or len(self._chains[key]) < depth:
+            self._chains[key] = self._chain(order, depth, hope)
+        return self._chains[key][:depth]
+
+    def _chain(self, order: int, depth: int, hope: float) -> list[float]:
         known, chances, last = self._lanes.get(order), [], 1.0
         for draft in range(depth):
             # How a deep draft fares that was never tried follows from those before it.
@@ -50,6 +57,7 @@ class Acceptance:
     def note(self, order: int, hits: Sequence[bool], chances: Sequence[float]) -> None:
         """Takes which drafts of a chain landed; nothing is known beyond the first that did not."""
         lane = self._lanes.setdefault(order, _Lane())
+        self._chains.clear()
         settings, keep = self._settings, 1 - self._settings.depth_rate
         for draft, hit in enumerate(hits):
             self._server[draft].note(hit, settings.server_rate)
@@ -63,6 +71,7 @@ class Acceptance:
     def forget(self, order: int) -> None:
         """A lane has ended; what the server learnt from it stays."""
         self._lanes.pop(order, None)
+        self._chains = {key: chain for key, chain in self._chains.items() if key[0] != order}
 
     def _spread(self, draft: int) -> float:
         """How far a chance may lie from what so few trials say."""

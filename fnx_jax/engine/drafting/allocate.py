@@ -83,11 +83,11 @@ class _Search:
     def fill(self, tiling: Tiling, longest: int = WINDOW_ROWS) -> bool:
         """Takes the best of one tiling; whether it is better than what was known, or needs no drafts to be filled."""
         before, counts, rooms = self.best, list(self._none), list(tiling.rooms)
-        tokens, heads, deepest = self.plain.tokens, 0, 0
-        for last in (False, True):
+        tokens, heads, deepest, end = self.plain.tokens, 0, 0, tiling.last
+        for last in (False, True) if end else (True,):
             for reach, lane in self._entries:
                 tile = tiling.tile_of[lane]
-                if (tile == tiling.last) is not last or not rooms[tile] or counts[lane] >= longest:
+                if not rooms[tile] or (tile == end) is not last or counts[lane] >= longest:
                     continue
                 rooms[tile] -= 1
                 counts[lane] += 1
@@ -98,10 +98,10 @@ class _Search:
                 if last:
                     self._keep(counts, tiling, tokens, heads, deepest)
             if not last:
-                if any(rooms[: tiling.last]):
+                if any(rooms[:end]):
                     return False
                 self._keep(counts, tiling, tokens, heads, deepest)
-        return self.best is not before or not any(tiling.rooms[: tiling.last])
+        return self.best is not before or not any(tiling.rooms[:end])
 
     def _keep(self, counts: Sequence[int], tiling: Tiling, tokens: float, heads: int, deepest: int) -> None:
         ms = self._price(self._fixed + sum(counts), heads, deepest)

@@ -26,6 +26,8 @@ UNTIMED = 4
 NEWS = 0.6
 """A probe that lands is news below this chance. Above it, it was known that drafts land, and that they do not pay."""
 
+SETTLED = 4
+"""Rounds that a decision for plain rounds holds: thinking takes time too."""
 HOPED = 0.5
 """Of what drafts may lose, what those may that are hoped to pay. The rest is for probes and for better times."""
 
@@ -44,6 +46,7 @@ class DraftPolicy:
         self._lanes = Lanes(settings, self._depth)
         self._guards: dict[int, Guard] = {}
         self._plan, self._call = Plan(()), DraftCall()
+        self._settled: tuple[tuple[int, ...], int] = ((), 0)
 
     @property
     def confidence(self) -> float:
@@ -75,7 +78,7 @@ class DraftPolicy:
         self._lanes.see(streams)
         offers = [self._lanes.offer(stream, len(streams) == 1) for stream in streams]
         rooms = [stream.room for stream in streams]
-        if not self.costs.known or not offers:
+        if not self.costs.known or not any(offer.offered for offer in offers):
             counts = [len(offer.offered) if offer.source == "head" else offer.tested for offer in offers]
             return lay_out(offers, counts, rooms, rows, row_tile)
         best = self._share(offers)
@@ -130,6 +133,12 @@ class DraftPolicy:
         return best.rate >= self._settings.plain_margin * plain.rate
 
     def _planned(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
+        if self._settings.plain_guard and not guard.allows():
+            return Plan((0,) * len(streams))
+        orders = tuple(stream.order for stream in streams)
+        if self._settled[0] == orders and self._settled[1]:
+            self._settled = orders, self._settled[1] - 1
+            return self._probed(guard, streams)
         chains = [self._lanes.planned(stream) for stream in streams]
         best, plain = self._best(chains)
         heads = head_counts(best, chains)
@@ -140,8 +149,6 @@ class DraftPolicy:
             ]
             least = {stream.order: min(1, count) for stream, count in zip(streams, heads, strict=True)}
             return self._drafted(guard, streams, heads, least)
-        if not guard.allows():
-            return Plan((0,) * len(streams))
         if self._pays(best, plain):
             guard.probes.reset()
             if best.rate < LARGE_GAIN * plain.rate and guard.stale():
@@ -151,7 +158,8 @@ class DraftPolicy:
         hoped, _ = self._best(chains, HOPED)
         heads = head_counts(hoped, chains)
         if any(heads) and self._pays(hoped, plain):
-            return Plan(heads, dict(zip((stream.order for stream in streams), heads, strict=True)))
+            return Plan(heads, dict(zip(orders, heads, strict=True)))
+        self._settled = orders, SETTLED - 1
         return self._probed(guard, streams)
 
     def _drafted(self, guard: Guard, streams: Sequence[Stream], heads: Sequence[int], least: dict[int, int]) -> Plan:

@@ -56,10 +56,13 @@ class DraftPolicy:
     def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
         """Drafts that each stream's head shall make now. Streams: those that the next round will decode."""
         self._plan, self._call = Plan((0,) * len(streams)), DraftCall()
-        self._lanes.see(streams)
         if not streams or not self._depth:
             return self._plan.depths
         guard = self._guard(len(streams))
+        if self._settles(streams):
+            self._plan = self._probed(guard, streams) if guard.allows() else self._plan
+            return self._plan.depths
+        self._lanes.see(streams)
         if not self.costs.plain_known(len(streams)) and guard.untimed < UNTIMED:
             guard.untimed += 1  # a plain round first: all else is judged by it
         elif not self.costs.known:
@@ -132,13 +135,17 @@ class DraftPolicy:
     def _pays(self, best: Share, plain: Share) -> bool:
         return best.rate >= self._settings.plain_margin * plain.rate
 
+    def _settles(self, streams: Sequence[Stream]) -> bool:
+        """Whether the last decision was for plain rounds, and still holds for these streams. Counts a round."""
+        orders, left = self._settled
+        holds = left > 0 and orders == tuple(stream.order for stream in streams)
+        self._settled = orders, left - 1 if holds else 0
+        return holds
+
     def _planned(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
         if self._settings.plain_guard and not guard.allows():
             return Plan((0,) * len(streams))
         orders = tuple(stream.order for stream in streams)
-        if self._settled[0] == orders and self._settled[1]:
-            self._settled = orders, self._settled[1] - 1
-            return self._probed(guard, streams)
         chains = [self._lanes.planned(stream) for stream in streams]
         best, plain = self._best(chains)
         heads = head_counts(best, chains)
@@ -180,10 +187,12 @@ class DraftPolicy:
 
     def _probed(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
         """A single draft of the stream that was tried longest ago, a new one first, when its time has come."""
-        lanes, able = len(streams), [i for i, stream in enumerate(streams) if self._lanes.room(stream)]
-        price = self._price(lanes)
+        lanes, price = len(streams), self._price(len(streams))
         covered = price(1, 1, 1) - price(0, 0, 0) <= self._spare_ms(lanes)
-        if not able or not guard.probes.due(covered):
+        if not guard.probes.due(covered):
+            return Plan((0,) * lanes)
+        able = [i for i, stream in enumerate(streams) if self._lanes.room(stream)]
+        if not able:
             return Plan((0,) * lanes)
         chosen = min(able, key=lambda i: self._lanes.tried(streams[i].order))
         order = streams[chosen].order

@@ -46,7 +46,7 @@ class TileRecord:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round. lanes: its rows, whole. tiles: the same by tile. seconds: wall time of the device's part.
+    """One round. lanes: its rows, whole. tiles: the same by tile. seconds: wall time from its plan to its results.
 
     committed: per request that gained some, the reply tokens of this round.
     """

@@ -17,20 +17,20 @@ def run_round(steps: Steps, scheduler: Scheduler, clock: Callable[[], float] = t
     Whatever the device raises in the round passes through; nothing is undone. Drafts that fail are lost and logged.
     """
     yield from scheduler.admit()
+    begin_s = clock()  # planning is part of what a round costs
     planned = scheduler.plan()
     if planned is None:
         return
-    begin_s = clock()
     output = steps.round(planned.plan)
     yield from scheduler.conclude(planned, output, clock() - begin_s)
     _draft(steps, scheduler, clock)
 
 
 def _draft(steps: Steps, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    begin_s = clock()
     plan = scheduler.plan_drafts()
     if plan is None:
         return
-    begin_s = clock()
     try:
         output = steps.draft(plan)
     except Exception as error:

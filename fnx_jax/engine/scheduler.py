@@ -152,7 +152,7 @@ class Scheduler:
         """Takes a round's results; frees the lanes and pages of the replies that end.
 
         Args:
-          seconds: wall time of the round.
+          seconds: wall time from the plan to the results.
         Raises: ValueError where the output does not answer the plan.
         """
         emissions = conclude(planned, output, self._clock())

@@ -44,10 +44,10 @@ def test_log_keeps_the_newest_and_survives_its_reader(caplog):
     assert seen == [0, 1, 2] and len(caplog.records) == 3
 
 
-def test_seconds_are_those_of_the_device():
+def test_seconds_are_those_from_the_plan_to_the_results():
     steps = FakeSteps(lanes=1)
     scheduler = Scheduler(steps, EngineConfig())
     scheduler.submit(Request("a", (3,), SamplingParams(max_tokens=1)))
-    ticks = iter([10.0, 12.5])
+    ticks = iter([10.0, 12.5, 13.0])
     list(run_round(steps, scheduler, lambda: next(ticks)))
     assert [record.seconds for record in scheduler.records] == [2.5]

@@ -1,10 +1,14 @@
 """Host side: one process of a server on this machine, started, watched and ended by a script."""
 
 import re
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 LOG_CHARS = 2000
 _READY = re.compile(r"^Ready: .* at (http://\S+)/v1,", re.MULTILINE)
@@ -64,3 +68,18 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Lets a stop signal unwind this process, as Ctrl-C does, so that servers are ended. On the main thread."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

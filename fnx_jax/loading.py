@@ -30,7 +30,7 @@ PAGE = 64
 CONTEXT = 8192
 MAX_ROWS = 512
 DRAFT_BLOCKS = 622
-"""Blocks of 128 ids that drafts are drawn from: of the real tokenizer, the ids met most often."""
+"""Blocks of 128 ids that drafts are drawn from: of the published tokenizer, the ids met most often."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Evidence:
     tiles, shared, mixed: tiles; those with rows of two lanes; those with prompt rows and rows of replies.
     longest_piece: most rows of one prompt in one round. cut_prompts: prompts that took several rounds.
     accepted, rejected: drafts. unlikely: drawn tokens that are not the likeliest. dealt: leaves split over devices.
-    resumed: replies that began behind a kept state; odd: those of them at a row that is no multiple of anything even.
+    resumed: replies that began behind a kept state; odd: those of them at an odd row.
     """
 
     tiles: int

@@ -1,8 +1,8 @@
-"""Does a server with everything on still say what a fresh one says? python -m experiments.soak
+"""Does a server with everything on still say what one without says? python -m experiments.soak
 
 Two servers are started: one that drafts, keeps the states of prompts and has several lanes, and one that does nothing
 of this. `repeats`: a prompt is resumed and drafted again and again, and has one hash for each way to draw.
-`conversations`: side by side, every turn held against the other server, which has never seen the ones before.
+`conversations`: side by side, every turn held against the other server, which keeps nothing of those before.
 `first_token`: of a prompt that is sent again, in rounds and milliseconds, by length.
 
 Exit codes: 0 all as promised; 1 not, or something went unchecked; 2 usage; 4 a server did not start or answer.
@@ -17,6 +17,7 @@ from absl import flags
 from checkpoints.commands import DEMO, UsageError, run
 from experiments.http_client import HttpError
 from experiments.receipts import Origin, make_receipt, note_origin, write_receipt
+from experiments.server_process import ended_by_signals
 from experiments.soak.conversations import conversations
 from experiments.soak.finding import Finding, show
 from experiments.soak.first_token import first_token
@@ -49,6 +50,8 @@ def main(positional: list[str]) -> int:
     if positional:
         raise UsageError(f"unexpected {' '.join(positional)}; nothing but flags was wanted")
     lengths = read_lengths(FLAGS.lengths, FLAGS.context)
+    if not FLAGS.parts:
+        raise UsageError(f"--parts: at least one of {', '.join(PARTS)} was wanted")
     for part in FLAGS.parts:
         if part not in PARTS:
             raise UsageError(f"--parts: {part}, of {', '.join(PARTS)} was wanted")
@@ -56,7 +59,7 @@ def main(positional: list[str]) -> int:
     shared = [f"--model={FLAGS.model}", f"--context={FLAGS.context}", *FLAGS.serve]
     served = [f"--lanes={FLAGS.lanes}", f"--prompt_cache_min_tokens={FLAGS.apart}"]
     try:
-        with both(shared, served, FLAGS.start_seconds) as servers:
+        with ended_by_signals(), both(shared, served, FLAGS.start_seconds) as servers:
             findings = [_tell(_run(part, servers, lengths)) for part in FLAGS.parts]
             if origin is not None:
                 print(f"receipt: {_write(origin, servers, findings)}")

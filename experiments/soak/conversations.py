@@ -1,4 +1,4 @@
-"""Host side: long conversations side by side; every turn is that of a server which has seen none of it before."""
+"""Host side: long conversations side by side; every turn is that of a server which keeps nothing of those before."""
 
 import hashlib
 import json

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from experiments.http_client import Client
+from experiments.http_client import Client, HttpError
 from experiments.soak.finding import Finding
 from experiments.soak.servers import Servers
 from experiments.soak.text import prompt_of
@@ -46,8 +46,8 @@ def first_token(servers: Servers, lengths: Sequence[int], repeats: int) -> Findi
 
 
 def rounds(client: Client) -> int:
-    """Rounds that the server has run. Raises HttpError."""
+    """Rounds that the server has run. Raises HttpError, also where it does not tell."""
     for line in client.read("/metrics").decode().splitlines():
         if line.startswith("fnx:rounds_total"):
             return int(float(line.rsplit(" ", 1)[-1]))
-    return 0
+    raise HttpError("/metrics: no fnx:rounds_total, so that rounds cannot be counted")

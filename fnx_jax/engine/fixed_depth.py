@@ -1,4 +1,4 @@
-"""Host side: a drafter that learns nothing: every lane drafts equally deep in every round. For proofs and benches."""
+"""Host side: a drafter that learns nothing: every lane drafts equally deep each round. For the self-test and proofs."""
 
 from collections.abc import Sequence
 

@@ -2,8 +2,8 @@
 
 A round is: rows of any lanes (prompt rows, pending tokens, later drafts under test) go through one forward pass;
 some rows are drawn, some are scored; the host concludes. After it the draft head may propose what comes next, one call
-for all lanes. `lanes.rounds.DeviceSteps` runs it on devices,
-`engine.fake.FakeSteps` with no device at all. Read next: scheduler.py.
+for all lanes. `lanes.rounds.DeviceSteps` runs it on devices, `engine.fake.FakeSteps` with no device at all.
+Read next: scheduler.py.
 """
 
 from dataclasses import dataclass, field

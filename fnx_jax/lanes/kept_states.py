@@ -20,8 +20,11 @@ from fnx_jax.lanes.state import LaneState
 from fnx_jax.mesh import DEALT, layout, on_ranks, zeros
 
 SLOTS_MOST = 64
+"""Kept states on the devices at most."""
 PAGES_AT_ONCE = 16
+"""Pages that one program copies to or from the host; fewer are filled up, so that it compiles once."""
 DEFAULT_MOST = 2 << 30
+"""Bytes, see `default_budget`."""
 
 
 @dataclass(frozen=True)

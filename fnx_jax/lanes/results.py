@@ -13,7 +13,11 @@ from fnx_jax.lanes.tiles import Tile
 
 @dataclass
 class TileResult:
-    """Device arrays of one tile that the round will read."""
+    """Device arrays of one tile that the round will read, None where nothing asks for them.
+
+    token: int32 [B], drawn ids. drawn_finite, finite: bool [B], of draws and of scores, as in RoundOutput.
+    drawn_logprobs, score_logprobs: of the drawn and of the scored ids, as from row_logprobs.
+    """
 
     tile: Tile
     token: jax.Array | None = None
@@ -24,6 +28,7 @@ class TileResult:
 
 
 def collect(fetched: list[dict[str, Any]], results: list[TileResult], plan: RoundPlan) -> RoundOutput:
+    """Puts the results of all tiles into the order of the plan. fetched: each one's arrays on the host, by field."""
     drawn: dict[int, tuple[int, bool, TokenLogprobs | None]] = {}
     scored: dict[int, tuple[TokenLogprobs, bool]] = {}
     for result, values in zip(results, fetched, strict=True):

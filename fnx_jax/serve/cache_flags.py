@@ -1,5 +1,6 @@
 """Host side: the flags of the prompt cache, and what they come to. Read next: state_files.py."""
 
+import math
 from pathlib import Path
 
 from absl import flags
@@ -38,7 +39,10 @@ def define_cache_flags(values: flags.FlagValues) -> None:
 
 
 def read_cache_bytes(values: flags.FlagValues) -> int | None:
-    """Bytes on all devices, None where nobody says."""
+    """Bytes on all devices, None where nobody says. Raises UsageError for a budget that is no number."""
+    for flag in ("prompt_cache_gib", "prompt_cache_host_gib", "prompt_cache_disk_gib"):
+        if not math.isfinite(values[flag].value or 0.0):
+            raise UsageError(f"--{flag}={values[flag].value}: a finite number was wanted")
     return None if values.prompt_cache_gib is None else int(values.prompt_cache_gib * 2**30)
 
 

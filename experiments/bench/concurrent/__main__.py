@@ -37,12 +37,12 @@ from experiments.bench.concurrent.servers import (
     ServerFailed,
     check_fresh,
     check_running,
-    ended_by_signals,
     fresh_servers,
     running_server,
 )
 from experiments.http_client import client_for
 from experiments.receipts import Origin, make_receipt, note_origin, slug, write_receipt
+from experiments.server_process import ended_by_signals
 
 UNMET, UNEQUAL, FAILED, INTERRUPTED = 1, 3, 4, 130
 

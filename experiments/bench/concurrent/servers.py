@@ -1,13 +1,11 @@
 """Host side: where an arm's requests go: fresh servers, or one that runs already. Read next: measure.py."""
 
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from checkpoints.commands import UsageError
@@ -59,21 +57,6 @@ def running_server(url: str, key: str | None) -> Open:
             raise ServerFailed(f"arm {arm}: {error}") from error
 
     return open_arm
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Lets a stop signal unwind this process, as Ctrl-C does, so that servers are ended. On the main thread."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def check_fresh(plan: Plan, model: str, lanes: int, context: int) -> None:

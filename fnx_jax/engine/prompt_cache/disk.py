@@ -89,8 +89,9 @@ class DiskTier:
         while self._used_bytes + nbytes > self.choice.budget_bytes:
             self._drop(next(iter(self._oldest_first)))
         path = self.choice.folder / f"state-{secrets.token_hex(16)}.safetensors"
-        writing = self._writer.submit(write_state, path, self.choice.fingerprint, away)
-        self._store(Stored(away.tokens, path, nbytes, writing, away))
+        stored = Stored(away.tokens, path, nbytes, away=away)
+        stored.writing = self._writer.submit(self._write, stored)
+        self._store(stored)
 
     def at(self, tokens: np.ndarray) -> Stored | None:
         """Returns the state of exactly these tokens, without a look at its file."""
@@ -151,6 +152,11 @@ class DiskTier:
             self._settle()
         return True
 
+    def _write(self, stored: Stored) -> None:
+        """On the writer's thread. What was dropped while it waited is not written."""
+        if (away := stored.away) is not None:
+            write_state(stored.path, self.choice.fingerprint, away)
+
     def _settle(self) -> None:
         """Takes note of what was written meanwhile, or could not be."""
         for stored in [stored for stored in self._oldest_first if stored.writing is not None and stored.writing.done()]:
@@ -173,15 +179,16 @@ class DiskTier:
         self._tree.remove(stored.tokens)
         del self._oldest_first[stored]
         self._used_bytes -= stored.nbytes
+        stored.away = None  # whatever still waits in the writer's queue holds no memory
         self._writer.submit(_quietly, os.unlink, stored.path)
 
     def _forget(self, stored: Stored, what: str, error: BaseException) -> None:
         self._lost += 1
         self._drop(stored)
-        self._warn(what, f"a kept state could not be {what}, nor may others: {error}")
+        self._warn(what, f"a kept state could not be {what}, and others perhaps not either: {error}")
 
     def _warn(self, kind: str, message: str) -> None:
-        """Once for each kind, until what failed has worked again."""
+        """Once for each kind; of writing once more where it has worked in between."""
         if kind not in self._warned:
             self._warned.add(kind)
             logger.warning("%s", message)

@@ -65,6 +65,8 @@ def test_drafts_are_chosen_by_flags():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
+        (["--prompt_cache_gib=nan"], "--prompt_cache_gib=nan: a finite number was wanted"),
+        (["--prompt_cache_host_gib=inf"], "--prompt_cache_host_gib=inf: a finite number was wanted"),
         (["--prompt_cache_disk_gib=1"], "--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other"),
         (["--prompt_cache_dir=/tmp"], "--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other"),
         (["--prompt_cache_disk_gib=1", "--prompt_cache_dir=/dev/null/in"], "--prompt_cache_dir=/dev/null/in: "),
@@ -78,7 +80,7 @@ def test_drafts_are_chosen_by_flags():
         (["--coordinator=localhost:4000", "--ranks=2", "--prompt_cache_disk_gib=1"], "--prompt_cache_disk_gib: kept"),
     ],
 )
-def test_files_for_kept_states_that_cannot_be_are_refused(capsys, flags, says):
+def test_places_for_kept_states_that_cannot_be_are_refused(capsys, flags, says):
     assert execute(command.main, command.FLAGS, ["serve", *flags]) == 2
     assert says in capsys.readouterr().err
 

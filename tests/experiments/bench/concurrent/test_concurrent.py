@@ -157,8 +157,9 @@ def test_a_stop_signal_ends_the_bench_and_its_server(tmp_path):
     script = (
         "import sys, time\n"
         "from experiments.bench.concurrent import servers\n"
+        "from experiments.server_process import ended_by_signals\n"
         f"open_arm = servers.fresh_servers([], 20, (sys.executable, '-c', {server!r}))\n"
-        "with servers.ended_by_signals(), open_arm('draft'):\n"
+        "with ended_by_signals(), open_arm('draft'):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(60)\n"
     )

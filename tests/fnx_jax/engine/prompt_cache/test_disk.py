@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -305,6 +306,31 @@ def test_states_beyond_what_may_wait_to_be_written_are_lost_unless_there_is_time
     tier.add(away(60), patient=True)
     tier.close()
     assert tier.status().written == 3 and len(state_files(tmp_path)) == 3
+
+
+def test_states_let_go_while_they_wait_to_be_written_are_neither_written_nor_held(tmp_path, monkeypatch):
+    begun, go, write, written = threading.Event(), threading.Event(), disk.write_state, []
+
+    def slow(path, *of):
+        begun.set()
+        go.wait(20)
+        written.append(path)
+        write(path, *of)
+
+    monkeypatch.setattr(disk, "write_state", slow)
+    tier = DiskTier(DiskChoice(tmp_path, most_bytes(away()), "f"))
+    tier.add(away(1))
+    assert begun.wait(20)
+    state = away(20)
+    waiting = weakref.ref(state)
+    tier.add(state)
+    del state
+    assert waiting() is not None
+    tier.add(away(40))
+    assert waiting() is None
+    go.set()
+    tier.close()
+    assert len(written) == 2 and [path for path in written if path.exists()] == state_files(tmp_path) != []
 
 
 def test_what_is_larger_than_the_budget_is_not_taken(tmp_path):

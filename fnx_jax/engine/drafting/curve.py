@@ -82,7 +82,8 @@ class Curve:
         if self._tile:
             away += 2 * self._reach * np.abs((numbers[:, None] - 1) // self._tile - (known - 1) // self._tile)
         weight = count * np.exp(-away / self._reach) * np.where(away > 0, OTHERS, 1.0)
-        return line + (weight * (ms - line[known])).sum(axis=1) / (weight.sum(axis=1) + LINE_WEIGHT)
+        bent = line + (weight * (ms - line[known])).sum(axis=1) / (weight.sum(axis=1) + LINE_WEIGHT)
+        return np.maximum(bent, ms.min() / 2)  # times far apart may bend it below 0
 
 
 def _weight(time: Time) -> float:

@@ -72,3 +72,11 @@ def test_a_table_can_be_written_and_read():
         Costs.of({"round": {"1": {"0": 3.0}}, "head": {}}, 0.05)
     with pytest.raises(ValueError, match="no round"):
         Costs(0.05).round_ms(1, 1)
+
+
+@pytest.mark.parametrize("seed", (12, 25, 39))
+def test_no_time_is_expected_to_be_none_however_wild_those_measured_are(seed):
+    rng, costs = np.random.default_rng(seed), Costs(0.05)
+    for _ in range(40):
+        costs.note_round(1, int(rng.integers(1, 17)), 10 ** rng.uniform(-1, 2.5))
+    assert min(costs.round_ms(1, rows) for rows in range(1, 17)) > 0

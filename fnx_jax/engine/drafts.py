@@ -4,6 +4,7 @@ The decisions are a Drafter's; here they meet lanes and plans. Whatever is decid
 Read next: drafting/streams.py.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from fnx_jax.engine.lane import Lane
 from fnx_jax.engine.plan import Drafts, Segment
 from fnx_jax.engine.request import Emission
 from fnx_jax.engine.steps import DraftOutput, DraftPlan, DraftRow, Steps
+
+logger = logging.getLogger(__name__)
 
 
 def policy_for(steps: Steps, settings: DraftSettings | None = None) -> DraftPolicy | None:
@@ -32,6 +35,7 @@ class LaneDrafts:
     def __init__(self, drafter: Drafter, depth: int, row_tile: int):
         self._drafter, self._depth, self._row_tile = drafter, depth, row_tile
         self._windows: dict[int, Window] = {}
+        self._lost = 0
 
     def propose(self, lanes: Sequence[Lane], rows: int) -> tuple[list[Lane], Drafts]:
         """Chooses what follows each lane's pending token in the next round, of `rows` rows at most.
@@ -75,6 +79,13 @@ class LaneDrafts:
             kept = _until_end(lane, tokens)
             lane.hold(tokens[:kept], chances[:kept])
         self._drafter.note_draft(len(plan.rows), max(map(len, output.tokens)), 1000 * seconds)
+
+    def lose(self, plan: DraftPlan, error: Exception, seconds: float) -> None:
+        """A call for drafts failed: it has cost its time. Told of ever more rarely."""
+        self._lost += 1
+        if self._lost & (self._lost - 1) == 0:
+            logger.warning("drafts were lost, %d times so far: %s: %s", self._lost, type(error).__name__, error)
+        self._drafter.note_draft(len(plan.rows), max(row.depth for row in plan.rows), 1000 * seconds)
 
     def forget(self, lane: Lane) -> None:
         """A lane's reply has ended."""

@@ -1,14 +1,11 @@
 """Host side: one round after another, on whatever thread calls. Read next: loop.py."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 
 from fnx_jax.engine.request import Emission
 from fnx_jax.engine.scheduler import Scheduler
 from fnx_jax.engine.steps import Steps
-
-logger = logging.getLogger(__name__)
 
 
 def run_round(steps: Steps, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic) -> Iterator[Emission]:
@@ -34,7 +31,7 @@ def _draft(steps: Steps, scheduler: Scheduler, clock: Callable[[], float]) -> No
     try:
         output = steps.draft(plan)
     except Exception as error:
-        logger.warning("drafts were lost: %s: %s", type(error).__name__, error)
+        scheduler.lose_drafts(plan, error, clock() - begin_s)
     else:
         scheduler.take_drafts(plan, output, clock() - begin_s)
 

@@ -186,6 +186,11 @@ class Scheduler:
         if self._lane_drafts is not None:
             self._lane_drafts.hold(self._decoding(), plan, output, seconds)
 
+    def lose_drafts(self, plan: DraftPlan, error: Exception, seconds: float) -> None:
+        """Notes that a call for drafts failed. Args: seconds: wall time of the call."""
+        if self._lane_drafts is not None:
+            self._lane_drafts.lose(plan, error, seconds)
+
     def cancel(self, ids: Collection[str]) -> list[Emission]:
         """Ends requests with "abort", wherever they are; unknown ids are none. Only between rounds.
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from fnx_jax.engine.drafting.moving import Mean
 from fnx_jax.engine.drafting.settings import WINDOW_ROWS, DraftSettings
 
+AT_ONCE = 1024
+"""Tokens that are taken in at once: a round does not wait until a long prompt is."""
 MODULUS = (1 << 61) - 1
 BASE = 1_000_003
 
@@ -12,7 +14,7 @@ BASE = 1_000_003
 class SuffixIndex:
     """Where the newest `entry` tokens stood before. A token costs the same work however many there are.
 
-    source: position of the token that followed then, None where they are new.
+    source: position of the token that followed then, None where they are new. behind: tokens are left to take in.
     """
 
     def __init__(self, entry: int):
@@ -21,15 +23,18 @@ class SuffixIndex:
         self._hash = 0
         self._ends: dict[int, int] = {}
         self.source: int | None = None
+        self.behind = False
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Takes the tokens beyond those it has; `tokens` begins with these."""
-        for position in range(len(self._tokens), len(tokens)):
+        """Takes tokens beyond those it has, AT_ONCE at most; `tokens` begins with these."""
+        end = min(len(tokens), len(self._tokens) + AT_ONCE)
+        for position in range(len(self._tokens), end):
             self._push(tokens[position])
+        self.behind = end < len(tokens)
 
     def proposal(self, length: int) -> tuple[int, ...]:
         """The tokens that followed, at most `length`; where they reach the end they go on with themselves."""
-        if self.source is None:
+        if self.source is None or self.behind:
             return ()
         period = len(self._tokens) - self.source
         return tuple(self._tokens[self.source + i % period] for i in range(length))

@@ -174,17 +174,19 @@ class DiskTier:
         self._oldest_first[stored] = None
         self._used_bytes += stored.nbytes
 
-    def _drop(self, stored: Stored) -> None:
+    def _drop(self, stored: Stored, unlink: bool = True) -> None:
         """Forgets a state and removes its file, once that is written."""
         self._tree.remove(stored.tokens)
         del self._oldest_first[stored]
         self._used_bytes -= stored.nbytes
         stored.away = None  # whatever still waits in the writer's queue holds no memory
-        self._writer.submit(_quietly, os.unlink, stored.path)
+        if unlink:
+            self._writer.submit(_quietly, os.unlink, stored.path)
 
     def _forget(self, stored: Stored, what: str, error: BaseException) -> None:
         self._lost += 1
-        self._drop(stored)
+        # What failed for want of memory or of handles may be read at the next start.
+        self._drop(stored, unlink=isinstance(error, StateFileError))
         self._warn(what, f"a kept state could not be {what}, and others perhaps not either: {error}")
 
     def _warn(self, kind: str, message: str) -> None:

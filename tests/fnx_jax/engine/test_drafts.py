@@ -91,6 +91,21 @@ def test_a_draft_call_that_fails_loses_drafts_and_nothing_else(caplog):
     assert scheduler.status().draft_windows == steps.draft_calls - 2
 
 
+def test_calls_that_go_on_failing_are_told_of_ever_more_rarely_and_their_time_is_known(caplog):
+    class Timed(FixedDepth):
+        calls = 0
+
+        def note_draft(self, lanes, steps, ms):
+            Timed.calls += 1
+            assert lanes == 1 and 1 <= steps <= 4 and ms >= 0
+
+    steps = FakeSteps(draft_depth=15, faults=Faults(fail_drafts=frozenset(range(100))))
+    scheduler = Scheduler(steps, drafter=Timed(4))
+    serve(steps, scheduler, [Request("a", (5, 6), GREEDY)])
+    told = [record for record in caplog.records if "drafts were lost" in record.getMessage()]
+    assert Timed.calls == steps.draft_calls and len(told) == steps.draft_calls.bit_length() < steps.draft_calls
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_replies_do_not_depend_on_the_policy_that_serves(seed):
     """A clock that jumps makes it draft now and then, so deep and so deep."""

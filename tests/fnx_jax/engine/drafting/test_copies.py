@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fnx_jax.engine.drafting.copies import Copier, SuffixIndex
+from fnx_jax.engine.drafting.copies import AT_ONCE, Copier, SuffixIndex
 from fnx_jax.engine.drafting.settings import DraftSettings
 
 SETTINGS = DraftSettings()
@@ -43,6 +43,14 @@ def test_a_copy_that_reaches_the_end_goes_on_with_itself():
     index = SuffixIndex(2)
     index.catch_up([1, 2, 3, 1, 2])
     assert index.proposal(7) == (3, 1, 2, 3, 1, 2, 3)
+
+
+def test_a_long_prompt_is_taken_in_over_several_rounds_and_copied_from_then():
+    index, tokens = SuffixIndex(8), [*range(AT_ONCE), *range(20)]
+    index.catch_up(tokens)
+    assert index.behind and index.proposal(4) == ()
+    index.catch_up(tokens)
+    assert not index.behind and index.proposal(4) == (20, 21, 22, 23)
 
 
 def test_each_token_is_read_once():

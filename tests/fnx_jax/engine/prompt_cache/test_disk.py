@@ -190,6 +190,22 @@ def test_files_that_are_not_as_they_were_cost_reuse_and_one_warning(tmp_path, ho
     scheduler.close(orderly=True)
 
 
+def test_a_file_that_could_not_be_read_for_want_of_memory_stays(tmp_path, monkeypatch):
+    steps, scheduler = made(tmp_path)
+    ask(steps, scheduler, 1)
+    scheduler.close(orderly=True)
+    (path,) = state_files(tmp_path)
+    steps, scheduler = made(tmp_path)
+
+    def fail(path, fingerprint):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(disk, "read_state", fail)
+    ask(steps, scheduler, 1)
+    scheduler.close(orderly=False)
+    assert path.exists()
+
+
 def test_files_of_others_are_left_alone_with_one_warning_a_kind(tmp_path, caplog):
     steps, scheduler = made(tmp_path, fingerprint="other")
     for seed in (1, 2):

@@ -21,6 +21,8 @@ from fnx_jax.model import Model
 LANES = 4
 CONTEXT = 128
 """Positions of a lane are a multiple of it, so that runs of several sizes share their compiled programs."""
+PROMPT_CACHE_BYTES = 2 << 30
+"""Room for the states of as many prompts as run together, at every mark: a small model takes a small part of it."""
 
 
 DEVICE_COUNTS = (1, 2, 4)
@@ -89,7 +91,9 @@ def prove_library(
     def load(devices: int) -> Model:
         progress(f"loading {path} on {devices} device{'s' * (devices > 1)}")
         try:
-            model = fnx_jax.load(path, devices, dtype, lanes=LANES, context=context, prompt_cache_bytes=None)
+            model = fnx_jax.load(
+                path, devices, dtype, lanes=LANES, context=context, prompt_cache_bytes=PROMPT_CACHE_BYTES
+            )
         except ValueError as error:
             raise NotLoaded(str(error)) from error
         fingerprints[devices] = asdict(model.fingerprint) | {"checkpoint": model.checkpoint_digest}

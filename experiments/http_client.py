@@ -11,6 +11,8 @@ from http.client import HTTPException
 from typing import Any
 
 TIMEOUT_S = 600.0
+ROUNDS = "fnx:rounds_total"
+"""Name of the rounds that a server of ours has run, among its totals."""
 
 
 class HttpError(RuntimeError):
@@ -27,6 +29,16 @@ class Piece:
 
     at_s: float
     tokens: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of a prompt, those of them that the server had kept, drafts tested and accepted; 0 where nobody says."""
+
+    prompt_tokens: int
+    cached: int
+    drafted: int
+    accepted: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,22 @@ class Client:
                 return json.load(reply)["data"][0]["id"]
             except (LookupError, TypeError) as error:
                 raise HttpError(f"{self.base}/v1/models: no list of models: {error}") from error
+
+    def info(self) -> dict[str, Any]:
+        """What a server of ours tells of itself. Raises HttpError."""
+        try:
+            return json.loads(self.read("/v1/server_info"))
+        except ValueError as error:
+            raise HttpError(f"/v1/server_info: {error}") from error
+
+    def totals(self) -> dict[str, float]:
+        """Running totals of /metrics by name, those of all labels added. Raises HttpError."""
+        totals: dict[str, float] = {}
+        for line in self.read("/metrics").decode().splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.partition("{")[0].split(" ")[0], line.rsplit(" ", 1)[-1]
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
 
     def read(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         """What a path answers, to GET or, with a body, to POST. Raises HttpError."""
@@ -110,6 +138,18 @@ def client_for(url: str, key: str | None) -> Client:
     return Client(url.rstrip("/").removesuffix("/v1"), key)
 
 
+def usage_of(said: Mapping[str, Any]) -> Usage:
+    """Reads a reply's `usage`."""
+    details = said.get("completion_tokens_details") or {}
+    accepted = details.get("accepted_prediction_tokens") or 0
+    return Usage(
+        said.get("prompt_tokens") or 0,
+        (said.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        accepted + (details.get("rejected_prediction_tokens") or 0),
+        accepted,
+    )
+
+
 def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         data = line.strip().removeprefix(b"data:").strip()
@@ -128,20 +168,18 @@ def _joined(
         raise HttpError("/v1/completions: a reply without choices")
     ids = [choice["token_ids"] for choice in choices if choice.get("token_ids") is not None]
     usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
-    usage = usages[-1] if usages else {}
-    details = usage.get("completion_tokens_details") or {}
-    accepted = details.get("accepted_prediction_tokens") or 0
+    usage = usage_of(usages[-1] if usages else {})
     return Answer(
         text="".join(choice.get("text") or "" for choice in choices),
         finish=next((c["finish_reason"] for c in reversed(choices) if c.get("finish_reason")), ""),
         token_sha=next((c["token_sha"] for c in reversed(choices) if c.get("token_sha")), None),
         token_ids=tuple(token for part in ids for token in part) if ids else None,
-        cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        accepted=accepted,
+        cached=usage.cached,
+        accepted=usage.accepted,
         begin_s=begin_s,
         first_s=first_s,
         end_s=end_s,
-        prompt_tokens=usage.get("prompt_tokens") or 0,
-        drafted=accepted + (details.get("rejected_prediction_tokens") or 0),
+        prompt_tokens=usage.prompt_tokens,
+        drafted=usage.drafted,
         pieces=pieces,
     )

@@ -4,7 +4,6 @@ import http.client
 import json
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from experiments.server_process import ServerProcess
+from experiments.server_process import SERVE, ServerProcess
 
 RANKS = (0, 1)
 
@@ -32,9 +31,7 @@ class Pair:
         self._folder = tempfile.TemporaryDirectory(prefix="fnx_pair")
         self.url = ""
         shared = [
-            sys.executable,
-            "-m",
-            "fnx_jax.serve",
+            *SERVE,
             f"--coordinator=127.0.0.1:{_free_port()}",
             "--ranks=2",
             "--port=0",

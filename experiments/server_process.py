@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+SERVE = (sys.executable, "-m", "fnx_jax.serve")
+STOP_S = 10.0
 LOG_CHARS = 2000
 _READY = re.compile(r"^Ready: .* at (http://\S+)/v1,", re.MULTILINE)
 
@@ -54,7 +56,7 @@ class ServerProcess:
         """The last characters of its log."""
         return self.log()[-LOG_CHARS:].strip() or "(nothing was printed)"
 
-    def stop(self, timeout_s: float) -> None:
+    def stop(self, timeout_s: float = STOP_S) -> None:
         """Asks it to end in order, and kills it where that takes longer."""
         if self.process.poll() is None:
             self.process.terminate()

@@ -9,13 +9,11 @@ Exit codes: 0 all as promised; 1 not, or something went unchecked; 2 usage; 4 a 
 Host side. Read next: servers.py.
 """
 
-import json
 import sys
 
 from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
-from experiments.http_client import HttpError
 from experiments.receipts import Origin, make_receipt, note_origin, write_receipt
 from experiments.server_process import ended_by_signals
 from experiments.soak.conversations import conversations
@@ -94,10 +92,7 @@ def _tell(finding: Finding) -> Finding:
 
 
 def _write(origin: Origin, servers: Servers, findings: list[Finding]) -> str:
-    try:
-        info = json.loads(servers.served.read("/v1/server_info"))
-    except (HttpError, ValueError) as error:
-        raise SoakError(f"/v1/server_info: {error}") from error
+    info = servers.served.info()
     receipt = make_receipt(
         origin,
         "soak",

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.http_client import Client
+from experiments.http_client import Client, Usage, usage_of
 from experiments.soak.finding import Finding
 from experiments.soak.servers import Servers
 from experiments.soak.text import code
@@ -22,10 +22,7 @@ class Turn:
     token_sha: str
     content: str
     reasoning: str
-    prompt_tokens: int
-    cached: int
-    drafted: int
-    accepted: int
+    usage: Usage
 
 
 def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> Finding:
@@ -40,8 +37,8 @@ def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> 
             if plain.token_sha != turn.token_sha:
                 wrong.append(f"conversation {number}, turn {place}: {turn.token_sha}, {plain.token_sha} was wanted")
     flat = [turn for said in held for turn in said]
-    resumed = [turn.cached for turn in flat if turn.cached]
-    accepted, drafted = sum(turn.accepted for turn in flat), sum(turn.drafted for turn in flat)
+    resumed = [turn.usage.cached for turn in flat if turn.usage.cached]
+    accepted, drafted = sum(turn.usage.accepted for turn in flat), sum(turn.usage.drafted for turn in flat)
     if len({row % 16 for row in resumed}) < 8:
         unchecked.append(f"{len(resumed)} turns were resumed, at too few kinds of rows")
     if not 0 < accepted < drafted:
@@ -55,9 +52,9 @@ def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> 
             "conversations": count,
             "turns": turns,
             "turns_resumed": len(resumed),
-            "rows_of_prompts": sum(turn.prompt_tokens for turn in flat),
+            "rows_of_prompts": sum(turn.usage.prompt_tokens for turn in flat),
             "rows_resumed": sum(resumed),
-            "longest_prompt": max(turn.prompt_tokens for turn in flat),
+            "longest_prompt": max(turn.usage.prompt_tokens for turn in flat),
             "drafts_tested": drafted,
             "drafts_accepted": accepted,
         },
@@ -68,18 +65,10 @@ def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> 
 def ask(client: Client, body: Mapping[str, Any]) -> Turn:
     """One chat request. Raises HttpError."""
     said = json.loads(client.read("/v1/chat/completions", {"model": client.model(), **body}))
-    choice, usage = said["choices"][0], said["usage"]
-    details = usage.get("completion_tokens_details") or {}
-    accepted = details.get("accepted_prediction_tokens") or 0
-    return Turn(
-        choice["token_sha"],
-        choice["message"].get("content") or "",
-        choice["message"].get("reasoning_content") or "",
-        usage["prompt_tokens"],
-        (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        accepted + (details.get("rejected_prediction_tokens") or 0),
-        accepted,
-    )
+    choice = said["choices"][0]
+    message = choice["message"]
+    content, reasoning = message.get("content") or "", message.get("reasoning_content") or ""
+    return Turn(choice["token_sha"], content, reasoning, usage_of(said["usage"]))
 
 
 def _hold(client: Client, number: int, turns: int, max_tokens: int) -> list[Turn]:

@@ -1,10 +1,9 @@
 """Host side: the first token of a prompt that is sent again: how many rounds before it, and how long, by its length."""
 
 import statistics
-import time
 from collections.abc import Sequence
 
-from experiments.http_client import Client, HttpError
+from experiments.http_client import ROUNDS, Client, HttpError
 from experiments.soak.finding import Finding
 from experiments.soak.servers import Servers
 from experiments.soak.text import prompt_of
@@ -24,9 +23,8 @@ def first_token(servers: Servers, lengths: Sequence[int], repeats: int) -> Findi
         seconds = []
         for _ in range(repeats):
             before = rounds(client)
-            begin_s = time.perf_counter()
             again = client.complete(body)
-            seconds.append(time.perf_counter() - begin_s)
+            seconds.append(again.end_s - again.begin_s)
             took = rounds(client) - before
             compared += 1
             if again.token_sha != plain.token_sha:
@@ -47,7 +45,7 @@ def first_token(servers: Servers, lengths: Sequence[int], repeats: int) -> Findi
 
 def rounds(client: Client) -> int:
     """Rounds that the server has run. Raises HttpError, also where it does not tell."""
-    for line in client.read("/metrics").decode().splitlines():
-        if line.startswith("fnx:rounds_total"):
-            return int(float(line.rsplit(" ", 1)[-1]))
-    raise HttpError("/metrics: no fnx:rounds_total, so that rounds cannot be counted")
+    totals = client.totals()
+    if ROUNDS not in totals:
+        raise HttpError(f"/metrics: no {ROUNDS}, so that rounds cannot be counted")
+    return int(totals[ROUNDS])

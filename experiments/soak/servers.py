@@ -1,6 +1,5 @@
 """Host side: the two servers that a soak asks: one with everything on, and one that starts every prompt afresh."""
 
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.http_client import Client, HttpError, client_for
-from experiments.server_process import ServerProcess, StartError
+from experiments.server_process import SERVE, ServerProcess, StartError
 
-COMMAND = (sys.executable, "-m", "fnx_jax.serve")
 PLAIN = ("--nodrafts", "--prompt_cache_gib=0", "--lanes=1")
-STOP_S = 10.0
 
 
 class SoakError(RuntimeError):
@@ -29,7 +26,7 @@ class Servers:
 
 @contextmanager
 def both(
-    shared: Sequence[str], served: Sequence[str], start_s: float, command: Sequence[str] = COMMAND
+    shared: Sequence[str], served: Sequence[str], start_s: float, command: Sequence[str] = SERVE
 ) -> Iterator[Servers]:
     """Starts the two and ends them, whatever happens.
 
@@ -43,7 +40,7 @@ def both(
             for name, flags in (("served", served), ("plain", PLAIN))
         }
         for process in processes.values():
-            stack.callback(process.stop, STOP_S)
+            stack.callback(process.stop)
         try:
             clients = {name: client_for(process.wait_ready(start_s), None) for name, process in processes.items()}
             yield Servers(**clients)

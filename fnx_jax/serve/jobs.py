@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fnx_jax.engine.ending import end_ids
 from fnx_jax.engine.request import Request, SamplingParams
 from fnx_jax.serve.choice import Choice
 from fnx_jax.serve.replies import Head, ReplyFormat, ReplyOptions
@@ -61,11 +62,10 @@ def stream_options(fields: Fields) -> tuple[bool, bool]:
 
 def text_rules(fields: Fields, sampling: SamplingParams, **chat: Any) -> TextRules:
     """How the reply's tokens are read; `chat` adds what only chat has."""
-    ends = frozenset(sampling.stop_token_ids) | frozenset(() if sampling.ignore_eos else sampling.eos_token_ids)
     return TextRules(
         stops=fields.get("stop", ()),
         keep_stop=fields.get("include_stop_str_in_output", False),
-        end_ids=ends,
+        end_ids=end_ids(sampling),
         min_tokens=sampling.min_tokens,
         skip_special=fields.get("skip_special_tokens", True),
         **chat,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.bench.concurrent.plan import Cell, Plan, blocks, body, cells, waves
-from experiments.bench.concurrent.servers import Open, counters, server_info
-from experiments.http_client import Answer, Client, HttpError
+from experiments.bench.concurrent.servers import Open, counters
+from experiments.http_client import ROUNDS, Answer, Client, HttpError
 
-ROUNDS, COMPILATIONS = "fnx:rounds_total", "fnx:compilations_total"
+COMPILATIONS = "fnx:compilations_total"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def run_blocks(
 
 
 def _run_block(plan: Plan, half: int, arm: str, client: Client, progress: Callable[[str], None]) -> Block:
-    model, info = client.model(), server_info(client)
+    model, info = client.model(), client.info()
     wanted = list(cells(plan, arm))
     progress("warms up")
     for cell in wanted:

@@ -1,22 +1,17 @@
 """Host side: where an arm's requests go: fresh servers, or one that runs already. Read next: measure.py."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from checkpoints.commands import UsageError
 from checkpoints.errors import CheckpointError
 from experiments.bench.concurrent.plan import OFF_SERVER, Plan
 from experiments.bench.concurrent.prompts import PROMPTS
 from experiments.http_client import Client, HttpError, client_for
-from experiments.server_process import ServerProcess, StartError
-
-COMMAND = (sys.executable, "-m", "fnx_jax.serve")
-STOP_S = 10.0
+from experiments.server_process import SERVE, ServerProcess, StartError
 
 Open = Callable[[str], AbstractContextManager[Client]]
 """By arm: a client of the server that is to be asked, for as long as it is needed."""
@@ -26,7 +21,7 @@ class ServerFailed(RuntimeError):
     """A server that did not start, or did not answer; the message says which and why."""
 
 
-def fresh_servers(flags: Sequence[str], start_s: float, command: Sequence[str] = COMMAND) -> Open:
+def fresh_servers(flags: Sequence[str], start_s: float, command: Sequence[str] = SERVE) -> Open:
     """Starts a server for each block and ends it, whatever happens. flags: for all. start_s: a start's time at most."""
 
     @contextmanager
@@ -41,7 +36,7 @@ def fresh_servers(flags: Sequence[str], start_s: float, command: Sequence[str] =
             except HttpError as error:
                 raise ServerFailed(f"arm {arm}: {error}; the server's log ends:\n{server.end()}") from error
             finally:
-                server.stop(STOP_S)
+                server.stop()
 
     return open_arm
 
@@ -75,7 +70,7 @@ def check_running(plan: Plan, client: Client) -> None:
     if OFF_SERVER in plan.arms:
         raise UsageError(f"--arms: {OFF_SERVER} is a server of its own, which --url is not")
     try:
-        info = server_info(client)
+        info = client.info()
         model = client.model()
         lanes, context = info.get("config", {}).get("lanes"), info.get("context")
 
@@ -104,23 +99,9 @@ def check_fits(plan: Plan, lanes: int | None, context: int | None, count: Callab
                 )
 
 
-def server_info(client: Client) -> dict[str, Any]:
-    """What a server tells of itself. Raises HttpError."""
-    try:
-        return json.loads(client.read("/v1/server_info"))
-    except ValueError as error:
-        raise HttpError(f"/v1/server_info: {error}") from error
-
-
 def counters(client: Client) -> dict[str, float]:
-    """Running totals of /metrics by name, those of all labels added; nothing where the server has none."""
+    """A server's running totals; nothing where it has none."""
     try:
-        lines = client.read("/metrics").decode().splitlines()
+        return client.totals()
     except HttpError:
         return {}
-    totals: dict[str, float] = {}
-    for line in lines:
-        if line and not line.startswith("#"):
-            name, value = line.partition("{")[0].split(" ")[0], line.rsplit(" ", 1)[-1]
-            totals[name] = totals.get(name, 0.0) + float(value)
-    return totals

@@ -29,6 +29,11 @@ class DraftCall:
     ms: float = 0.0
 
 
+def no_drafts(streams: int) -> Plan:
+    """The head makes none."""
+    return Plan((0,) * streams)
+
+
 def head_counts(share: Share, chains: Sequence[Chain]) -> tuple[int, ...]:
     """Drafts that the head makes, by chain."""
     return tuple(count if chain.head else 0 for count, chain in zip(share.counts, chains, strict=True))

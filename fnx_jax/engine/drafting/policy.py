@@ -15,7 +15,7 @@ from fnx_jax.engine.drafting.costs import Costs
 from fnx_jax.engine.drafting.guard import Guard, Spent
 from fnx_jax.engine.drafting.lanes import Lanes
 from fnx_jax.engine.drafting.layout import lay_out
-from fnx_jax.engine.drafting.plan import DraftCall, Plan, head_counts, tested
+from fnx_jax.engine.drafting.plan import DraftCall, Plan, head_counts, no_drafts, tested
 from fnx_jax.engine.drafting.settings import DraftSettings
 from fnx_jax.engine.drafting.streams import Outcome, Stream, Window
 
@@ -55,7 +55,7 @@ class DraftPolicy:
 
     def depths(self, streams: Sequence[Stream]) -> tuple[int, ...]:
         """Drafts that each stream's head shall make now. Streams: those that the next round will decode."""
-        self._plan, self._call = Plan((0,) * len(streams)), DraftCall()
+        self._plan, self._call = no_drafts(len(streams)), DraftCall()
         if not streams or not self._depth:
             return self._plan.depths
         guard = self._guard(len(streams))
@@ -144,7 +144,7 @@ class DraftPolicy:
 
     def _planned(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
         if self._settings.plain_guard and not guard.allows():
-            return Plan((0,) * len(streams))
+            return no_drafts(len(streams))
         orders = tuple(stream.order for stream in streams)
         chains = [self._lanes.planned(stream) for stream in streams]
         best, plain = self._best(chains)
@@ -159,7 +159,7 @@ class DraftPolicy:
         if self._pays(best, plain):
             guard.probes.reset()
             if best.rate < LARGE_GAIN * plain.rate and guard.stale():
-                return Plan((0,) * len(streams))
+                return no_drafts(len(streams))
             return self._drafted(guard, streams, heads, {})
         chains = [self._lanes.planned(stream, self._settings.hope) for stream in streams]
         hoped, _ = self._best(chains, HOPED)
@@ -173,7 +173,7 @@ class DraftPolicy:
         """Shares, and beyond them what the steps of the longest chain give for nothing; now and then one step more."""
         deepest = max(heads)
         if not deepest:
-            return Plan((0,) * len(streams))
+            return no_drafts(len(streams))
         rooms = [min(self._lanes.room(stream), self._depth) for stream in streams]
         depths = [
             min(room, deepest, count + self._settings.draft_slack) if count else 0
@@ -190,10 +190,10 @@ class DraftPolicy:
         lanes, price = len(streams), self._price(len(streams))
         covered = price(1, 1, 1) - price(0, 0, 0) <= self._spare_ms(lanes)
         if not guard.probes.due(covered):
-            return Plan((0,) * lanes)
+            return no_drafts(lanes)
         able = [i for i, stream in enumerate(streams) if self._lanes.room(stream)]
         if not able:
-            return Plan((0,) * lanes)
+            return no_drafts(lanes)
         chosen = min(able, key=lambda i: self._lanes.tried(streams[i].order))
         order = streams[chosen].order
         return Plan(tuple(int(i == chosen) for i in range(lanes)), {order: 1}, (order, self._lanes.chance(order)))

@@ -36,15 +36,20 @@ def said(replies: dict) -> dict:
     return {name: [(e.tokens, e.logprobs, e.prompt_logprobs) for e in reply] for name, reply in replies.items()}
 
 
+def follower(link, steps) -> Thread:
+    """A thread that makes rank 0's calls on `steps`."""
+
+    def other() -> None:
+        link.allow(most_bytes(steps))
+        follow(link, steps, 1.0)
+
+    return Thread(other)
+
+
 def test_both_ranks_run_the_same_rounds_and_end_together():
     mine, theirs = RecordedSteps(draft_depth=5), RecordedSteps(draft_depth=5)
     leader, link, lost_by_zero, lost_by_one = pair(group())
-
-    def other() -> None:
-        link.allow(most_bytes(theirs))
-        follow(link, theirs, 1.0)
-
-    following = Thread(other)
+    following = follower(link, theirs)
     leader.wait_ready()
     steps = LeaderSteps(mine, leader)
     replies = Engine(steps, drafter=FixedDepth(1)).run(REQUESTS)
@@ -62,12 +67,7 @@ def test_both_ranks_run_the_same_rounds_and_end_together():
 def test_drafts_that_fail_on_the_other_rank_end_nothing(caplog):
     mine, theirs = RecordedSteps(draft_depth=5), FakeSteps(draft_depth=5, faults=Faults(fail_drafts=frozenset({0})))
     leader, link, lost_by_zero, _ = pair(group())
-
-    def other() -> None:
-        link.allow(most_bytes(theirs))
-        follow(link, theirs, 1.0)
-
-    following = Thread(other)
+    following = follower(link, theirs)
     leader.wait_ready()
     replies = Engine(LeaderSteps(mine, leader), drafter=FixedDepth(1)).run(REQUESTS[:1])
     leader.end()
@@ -80,12 +80,7 @@ def test_drafts_that_fail_on_the_other_rank_end_nothing(caplog):
 def test_both_ranks_keep_and_restore_the_same_states():
     mine, theirs = RecordedSteps(slots=3), RecordedSteps(slots=3)
     leader, link, *_ = pair(group())
-
-    def other() -> None:
-        link.allow(most_bytes(theirs))
-        follow(link, theirs, 1.0)
-
-    following = Thread(other)
+    following = follower(link, theirs)
     leader.wait_ready()
     engine = Engine(LeaderSteps(mine, leader), EngineConfig(prompt_cache_min_tokens=1))
     request = Request("a", tuple(range(20)), SamplingParams(temperature=0.0, max_tokens=3))
@@ -110,12 +105,7 @@ def test_a_state_that_the_other_rank_lost_is_lost_to_both_and_no_more(faults, ca
     """The other rank's device would raise PlanError, and so leave, if it were made to go on from what it has not."""
     mine, theirs = RecordedSteps(slots=3), FakeSteps(slots=3, faults=faults)
     leader, link, lost_by_zero, _ = pair(group())
-
-    def other() -> None:
-        link.allow(most_bytes(theirs))
-        follow(link, theirs, 1.0)
-
-    following = Thread(other)
+    following = follower(link, theirs)
     leader.wait_ready()
     engine = Engine(LeaderSteps(mine, leader), EngineConfig(prompt_cache_min_tokens=9))
     request = Request("a", tuple(range(20)), SamplingParams(temperature=0.0, max_tokens=3))

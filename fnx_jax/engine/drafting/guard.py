@@ -1,6 +1,7 @@
 """Host side: what of one width decides between drafted and plain rounds. Read next: policy.py."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fnx_jax.engine.drafting.ledger import Ledger
@@ -14,10 +15,10 @@ class Waits:
         self._first, self._most = first, most
         self._wait = self._left = first
 
-    def due(self, covered: bool = True) -> bool:
+    def due(self, covered: Callable[[], bool] = lambda: True) -> bool:
         """Counts a round; whether the wait is over. Where a try is not covered, only the longest wait is enough."""
         self._left -= 1
-        if self._left < 0 and not covered and self._wait < self._most:
+        if self._left < 0 and self._wait < self._most and not covered():
             self.failed()
         return self._left < 0
 

@@ -26,8 +26,8 @@ UNTIMED = 4
 NEWS = 0.6
 """A probe that lands is news below this chance. Above it, it was known that drafts land, and that they do not pay."""
 
-SETTLED = 4
-"""Rounds that a decision for plain rounds holds: thinking takes time too."""
+SETTLED = 16
+"""Rounds that a decision for plain rounds holds at most while nothing is learnt: thinking takes time too."""
 HOPED = 0.5
 """Of what drafts may lose, what those may that are hoped to pay. The rest is for probes and for better times."""
 
@@ -80,8 +80,10 @@ class DraftPolicy:
             raise ValueError(f"windows: {len(streams)} streams, {rows} rows")
         self._lanes.see(streams)
         offers = [self._lanes.offer(stream, len(streams) == 1) for stream in streams]
+        if not any(offer.offered for offer in offers):
+            return offers
         rooms = [stream.room for stream in streams]
-        if not self.costs.known or not any(offer.offered for offer in offers):
+        if not self.costs.known:
             counts = [len(offer.offered) if offer.source == "head" else offer.tested for offer in offers]
             return lay_out(offers, counts, rooms, rows, row_tile)
         best = self._share(offers)
@@ -95,10 +97,14 @@ class DraftPolicy:
         lanes, rows = len(outcomes), sum(1 + outcome.window.tested for outcome in outcomes)
         guard = self._guard(lanes)
         first = self._lanes.note_round(outcomes)
-        self._judge_probe(guard, outcomes)
+        if any(outcome.window.offered for outcome in outcomes):
+            self._settled = (), 0
+            self._judge_probe(guard, outcomes)
         # Else the time is not that of windows alone, or the clock is too coarse to tell it.
         alone = not prompt_rows and not first and ms > 0
-        if self.costs.known:
+        if rows == lanes and not self._call.ms and not self._settings.rate_guard:
+            guard.ledger.book(0.0, 1.0, 1.0)  # as long as a plain round takes
+        elif self.costs.known:
             window_ms = self.costs.clip_round(lanes, rows, ms) if alone else self.costs.round_ms(lanes, rows)
             forced = sum(outcome.window.tested for outcome in outcomes if outcome.window.source == "forced")
             tokens = sum(len(outcome.committed) for outcome in outcomes)
@@ -118,7 +124,9 @@ class DraftPolicy:
         self._lanes.forget(order)
 
     def _guard(self, lanes: int) -> Guard:
-        return self._guards.setdefault(lanes, Guard(self._settings))
+        if lanes not in self._guards:
+            self._guards[lanes] = Guard(self._settings)
+        return self._guards[lanes]
 
     def _price(self, lanes: int) -> Price:
         costs = self.costs
@@ -187,9 +195,8 @@ class DraftPolicy:
 
     def _probed(self, guard: Guard, streams: Sequence[Stream]) -> Plan:
         """A single draft of the stream that was tried longest ago, a new one first, when its time has come."""
-        lanes, price = len(streams), self._price(len(streams))
-        covered = price(1, 1, 1) - price(0, 0, 0) <= self._spare_ms(lanes)
-        if not guard.probes.due(covered):
+        lanes = len(streams)
+        if not guard.probes.due(lambda: self._covers_probe(lanes)):
             return no_drafts(lanes)
         able = [i for i, stream in enumerate(streams) if self._lanes.room(stream)]
         if not able:
@@ -197,6 +204,10 @@ class DraftPolicy:
         chosen = min(able, key=lambda i: self._lanes.tried(streams[i].order))
         order = streams[chosen].order
         return Plan(tuple(int(i == chosen) for i in range(lanes)), {order: 1}, (order, self._lanes.chance(order)))
+
+    def _covers_probe(self, lanes: int) -> bool:
+        price = self._price(lanes)
+        return price(1, 1, 1) - price(0, 0, 0) <= self._spare_ms(lanes)
 
     def _share(self, offers: Sequence[Window]) -> Share:
         """The best of what is offered; the draft call has been paid for."""

@@ -35,6 +35,7 @@ from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.state import LaneState, pair_up
 from fnx_jax.mesh import SAME, on_ranks
 from pallas_kernels.gated_delta import RowPlaces
+from pallas_kernels.row_tiles import ROW_TILE
 from pallas_kernels.sparse_attention import PageTable
 
 
@@ -42,7 +43,7 @@ from pallas_kernels.sparse_attention import PageTable
 class LayeredPrograms:
     """One model's layer functions, each jitted alone; those that change a state take over its buffers.
 
-    finish, absorb: what ends a tile, without a draft head and with one.
+    finish, absorb: what ends a block of rows; by the second one the draft head takes in its pairs too.
     """
 
     config: FlashNextConfig
@@ -61,7 +62,10 @@ class LayeredPrograms:
         pages_LP: Int[Array, "L P"],
         on_layer: Callable[[int, Mixed], None] = lambda layer, mixed: None,
     ) -> tuple[LaneState, jax.Array]:
-        """Runs a tile as the one program does; `on_layer` is told each layer's halfway point."""
+        """Runs a block as the one program does, but for the pairs that it owes.
+
+        on_layer: is told each layer's halfway point.
+        """
         streams = self.embed(params.embedding, rows.token_B)
         states = layer_states(lanes.cache, self.config)
         for layer, layer_params in enumerate(params.layers):
@@ -72,7 +76,7 @@ class LayeredPrograms:
             on_layer(layer, mixed)
             streams = self.second_half(mixed, layer_params.moe)
         memory = lanes.cache.folded, lanes.streams_LRN
-        if self.config.mtp_layers:
+        if self.config.mtp_layers and not self.owes(rows.token_B.shape[0]):
             plane, (folded, recent) = self.absorb(
                 draft_params(params), draft_plane(lanes.cache, self.config), *memory, rows, streams, pages_LP
             )
@@ -81,6 +85,10 @@ class LayeredPrograms:
             folded, recent = self.finish(*memory, rows, streams)
             cache = gather_cache(lanes.cache, states, folded, self.config)
         return LaneState(cache=cache, streams_LRN=recent), streams
+
+    def owes(self, height: int) -> bool:
+        """Whether a block so high leaves its pairs for later: not where the ring of streams may not hold them."""
+        return bool(self.config.mtp_layers) and height <= ROW_TILE
 
     def draft_rows(
         self,

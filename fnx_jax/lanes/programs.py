@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from fnx_jax.engine.limits import LOGPROBS_MOST
 from fnx_jax.families import Family
@@ -25,6 +25,7 @@ from fnx_jax.lanes.state import LaneState, pair_up
 from fnx_jax.lanes.stepped import stepped_drafter
 from fnx_jax.mesh import DEALT, SAME, on_ranks, place_dealt
 from fnx_jax.vocabulary_slices import Slices
+from pallas_kernels.gated_delta.rows import read_taps
 from pallas_kernels.row_tiles import ROW_TILE
 
 
@@ -33,6 +34,8 @@ class Programs:
     """Jitted functions of one model.
 
     rows: (params, state, rows, pages_LP) -> state, streams of the block's rows; the state's buffers are taken over.
+    owes: height -> whether `rows` leaves the pairs of a block so high for later, see owed.py.
+    absorb: (params, draft plane, streams_LRN, rows, pages_LP) -> plane with the rows' pairs; it is taken over.
     tile: (streams_BN, first) -> the streams of the tile that starts at row `first`.
     logits: (params, streams_BN) -> raw logits_Bv, each rank's slice of the vocabulary: what the programs below take.
     whole: logits_Bv -> logits_BV, gathered on every rank; for those who read logits, no draw needs it.
@@ -45,6 +48,8 @@ class Programs:
     """
 
     rows: Callable[..., Any]
+    owes: Callable[[int], bool]
+    absorb: Callable[..., Any]
     tile: Callable[..., Any]
     logits: Callable[..., Any]
     whole: Callable[..., Any]
@@ -78,6 +83,22 @@ def run_rows(
             plane = family.absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
             cache = family.with_draft_plane(cache, config, plane)
     return LaneState(cache=cache, streams_LRN=recent), streams_BN
+
+
+def run_absorb(
+    family: Family,
+    config: Any,
+    shards: Any,
+    page: int,
+    params: Any,
+    plane: Any,
+    streams_LRN: Float[Array, "L R N"],
+    rows: Rows,
+    pages_LP: Int[Array, "L P"],
+) -> Any:
+    """Takes in the pairs of rows that ran, while the ring still holds the streams before them. Returns the plane."""
+    before = read_taps(streams_LRN, rows.places.lane_B, rows.places.position_B, taps=2, dilation=1)[:, 0]
+    return family.absorb_rows(params, config, shards, plane, rows, before, pages_LP, page)
 
 
 def run_logits(family: Family, config: Any, shards: Any, params: Any, streams_BN: jax.Array) -> jax.Array:
@@ -114,8 +135,9 @@ def programs(
     if layered:
         layers = layered_programs(config, shards, mesh, page)
         drafter = stepped_drafter(family, config, shards, mesh, layers, draft_slices, logits, draw, draw_adjusted)
-        rows, draft = layers.run_rows, drafter.run
+        rows, owes, draft = layers.run_rows, layers.owes, drafter.run
     else:
+        owes = lambda height: False  # noqa: E731
         rows = on_ranks(
             partial(run_rows, family, config, shards, page),
             mesh,
@@ -125,8 +147,13 @@ def programs(
         chain = Drafter(family, config, shards, page, draft_slices).run
         chain = on_ranks(chain, mesh, lambda params, plane, *rest: (plane, SAME), donate=(1,))
         draft = lambda params, *rest: chain(family.draft_params(params), *rest)  # noqa: E731
+    absorb = on_ranks(
+        partial(run_absorb, family, config, shards, page), mesh, lambda params, plane, *rest: plane, donate=(1,)
+    )
     return Programs(
         rows=rows,
+        owes=owes,
+        absorb=lambda params, *rest: absorb(family.draft_params(params), *rest),
         tile=on_ranks(lambda streams, first: jax.lax.dynamic_slice_in_dim(streams, first, ROW_TILE), mesh, same),
         logits=logits,
         whole=on_ranks(lambda logits: family.whole_logits(logits, config, shards), mesh, same),

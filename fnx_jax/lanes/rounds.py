@@ -4,7 +4,7 @@ All programs of a round are queued first and their results fetched once, at the 
 program that fails or is interrupted leaves every lane empty.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,22 +17,21 @@ from fnx_jax.engine.steps import DraftOutput, DraftPlan, Held, ReuseError, Round
 from fnx_jax.families.rows import Rows
 from fnx_jax.lanes.device import Device
 from fnx_jax.lanes.drafting import Chains
+from fnx_jax.lanes.drawing import queue_results, tile_adjustments
 from fnx_jax.lanes.kept_states import KeptSizes, KeptStates, unless_lost
-from fnx_jax.lanes.programs import Programs, deal_adjustments, programs
+from fnx_jax.lanes.owed import Owed
+from fnx_jax.lanes.programs import Programs, programs
 from fnx_jax.lanes.results import TileResult, collect
-from fnx_jax.lanes.scaled import Adjustments
 from fnx_jax.lanes.state import LaneState, emptied
 from fnx_jax.lanes.tiles import (
     Block,
     Tile,
-    adjustments,
     blocks,
     chain_rows,
     cut_drafts,
     draw_params,
     is_adjusted,
     padded,
-    targets,
 )
 from pallas_kernels.gated_delta import RowPlaces
 from pallas_kernels.row_tiles import ROW_TILE
@@ -43,7 +42,7 @@ class DeviceSteps:
     """The round's device side. Attributes as in engine.steps.Steps; `state` is replaced by every tile.
 
     layered, draft_blocks: see lanes.programs; heights: see lanes.tiles.blocks. None changes a token.
-    sizes: of kept states. kept: their slots, None without any.
+    sizes: of kept states. kept: their slots, None without any. owed: what the draft head has yet to take in.
     """
 
     device: Device
@@ -61,6 +60,7 @@ class DeviceSteps:
     slots: int = 0
     sizes: KeptSizes = KeptSizes(0, 0)
     owner: object = None
+    owed: Owed = field(init=False)
     kept: KeptStates | None = field(init=False)
     state_bytes: int = field(init=False)
     page_bytes: int = field(init=False)
@@ -80,6 +80,7 @@ class DeviceSteps:
             self.layered,
             self.draft_blocks,
         )
+        self.owed = Owed(self.state.streams_LRN.shape[1])
         self.kept, self.state_bytes, self.page_bytes = None, self.sizes.state, self.sizes.page
         if self.slots:
             parts = (device.family, device.config, device.shards, device.mesh, device.params)
@@ -111,20 +112,31 @@ class DeviceSteps:
             places=places,
             ngram_BLE=padded(ngram_BLE, block),
         )
+        owes = self.programs.owes(block.height)
         with self._taking_over():
+            if self.owed.begin(plan, block, absorbs=not owes):
+                self.settle()
             self.state, streams = self.programs.rows(
                 self.device.params, self.state, rows, plan.pages_LP.astype(np.int32)
             )
+        if owes:
+            self.owed.add(plan, block)
         return streams
+
+    def settle(self, lanes: Collection[int] | None = None) -> None:
+        """The draft head takes in what it is owed of some lanes, None: all, without waiting; not part of any result."""
+        params, streams_LRN = self.device.params, self.state.streams_LRN
+        with self._risking_plane():
+            for rows in self.owed.take(self.heights, lanes):
+                self._put_plane(self.programs.absorb(params, self._plane(), streams_LRN, rows, self.owed.pages_LP))
 
     def draft(self, plan: DraftPlan) -> DraftOutput:
         """Queues the chains of every tile of lanes, then waits once. The draft head's memory alone may suffer."""
-        try:
+        for row in plan.rows:
+            self.owed.cut(row.lane, row.position + 1)
+        with self._risking_plane():
+            self.settle({row.lane for row in plan.rows})
             fetched = jax.device_get([self._queue_chains(plan, tile) for tile in cut_drafts(plan)])
-        except BaseException:
-            # The plane's buffers may have failed with the chains: drafts get worse without it, and no reply does.
-            self._put_plane(emptied(self._plane()))
-            raise
         tokens, chances = [], []
         for found in fetched:
             for token_D, chance_D, count in zip(found.token_BD, found.chance_BD, found.count_B, strict=True):
@@ -134,7 +146,7 @@ class DeviceSteps:
         return DraftOutput(tuple(tokens[:rows]), tuple(chances[:rows]))
 
     def _queue_chains(self, plan: DraftPlan, tile: Tile) -> Chains:
-        adjusted = [self._adjustments(tile)] if any(map(is_adjusted, tile.draws)) else []
+        adjusted = [tile_adjustments(self.device, tile)] if any(map(is_adjusted, tile.draws)) else []
         plane, chains = self.programs.draft(
             self.device.params,
             self._plane(),
@@ -163,15 +175,17 @@ class DeviceSteps:
 
     def keep(self, lane: int, length: int, slot: int) -> None:
         """As in engine.steps.Steps."""
-        self._slots().keep(self.state, lane, length, slot)
+        self._settled().keep(self.state, lane, length, slot)
 
     def restore(self, slot: int, lane: int) -> None:
         """As in engine.steps.Steps. Raises what the device raises where the lanes are lost; they are empty then."""
-        self._exchange(lambda state: self._slots().restore(state, slot, lane))
+        kept = self._settled()
+        self._exchange(lambda state: kept.restore(state, slot, lane))
 
     def copy_page(self, source: int, target: int) -> None:
         """As in engine.steps.Steps. Raises as `restore`."""
-        self._exchange(lambda state: self._slots().copy_page(state, source, target))
+        kept = self._settled()
+        self._exchange(lambda state: kept.copy_page(state, source, target))
 
     def spill(self, slot: int, pages: tuple[int, ...]) -> Held:
         """As in engine.steps.Steps."""
@@ -182,7 +196,7 @@ class DeviceSteps:
 
     def refill(self, held: Held, slot: int, pages: tuple[int, ...]) -> None:
         """As in engine.steps.Steps. Raises as `restore`."""
-        kept = self._slots()
+        kept = self._settled()
         try:
             self._exchange(lambda state: kept.refill(state, held, slot, pages))
         except BaseException:
@@ -193,6 +207,15 @@ class DeviceSteps:
         if self.kept is None:
             raise ReuseError("the model was loaded without room for kept states")
         return self.kept
+
+    def _settled(self) -> KeptStates:
+        """The slots, once nothing is owed: pages are about to be shared, or to have other users."""
+        kept = self._slots()
+        try:
+            self.settle()
+        except Exception as error:
+            raise ReuseError(f"{type(error).__name__}: {error}") from error
+        return kept
 
     def _exchange(self, work: Callable[[LaneState], LaneState]) -> None:
         try:
@@ -212,8 +235,19 @@ class DeviceSteps:
             self._lose_lanes()
             raise
 
+    @contextmanager
+    def _risking_plane(self) -> Iterator[None]:
+        """Around programs that take over the draft head's memory alone: drafts get worse without it, no reply does."""
+        try:
+            yield
+        except BaseException:
+            self.owed.clear()
+            self._put_plane(emptied(self._plane()))
+            raise
+
     def _lose_lanes(self) -> None:
         """Empties them, pages and all; nobody owns what was in them."""
+        self.owed.clear()
         self.state, self.owner = emptied(self.state), None
 
     def tile_streams(self, block: Block, tile: Tile, streams: jax.Array) -> jax.Array:
@@ -222,36 +256,8 @@ class DeviceSteps:
             return streams
         return self.programs.tile(streams, np.int32(tile.start - block.start))
 
-    def _queue(self, plan: RoundPlan, block: Block, ngram_BLE: np.ndarray) -> list[TileResult]:
+    def _queue(self, plan: RoundPlan, block: Block, ngram_BLE: np.ndarray) -> Iterator[TileResult]:
         streams = self.run_block(plan, block, ngram_BLE)
-        results = []
         for tile in block.tiles:
-            results.append(result := TileResult(tile))
             if tile.draws or tile.scores:
-                logits = self.programs.logits(self.device.params, self.tile_streams(block, tile, streams))
-                self._queue_draws(tile, logits, result)
-                self._queue_scores(tile, logits, result)
-        return results
-
-    def _queue_draws(self, tile: Tile, logits: jax.Array, result: TileResult) -> None:
-        if not tile.draws:
-            return
-        arguments = (logits, self.device.valid_V, draw_params(tile))
-        if any(map(is_adjusted, tile.draws)):
-            drawn = self.programs.draw_adjusted(*arguments, self._adjustments(tile))
-        else:
-            drawn = self.programs.draw(*arguments)
-        result.token, result.drawn_finite = drawn
-        if any(draw.logprobs is not None for draw in tile.draws):
-            result.drawn_logprobs = self.programs.logprobs(logits, result.token)
-
-    def _adjustments(self, tile: Tile) -> Adjustments:
-        device = self.device
-        slices = device.family.vocabulary_slices(device.config, device.shards)
-        return deal_adjustments(adjustments(tile, self.vocabulary), slices, device.mesh)
-
-    def _queue_scores(self, tile: Tile, logits: jax.Array, result: TileResult) -> None:
-        if tile.scores:
-            target = targets(tile, [(score.row, score.target) for score in tile.scores])
-            result.score_logprobs = self.programs.logprobs(logits, target)
-            result.finite = self.programs.finite(logits)
+                yield queue_results(self.device, self.programs, tile, self.tile_streams(block, tile, streams))

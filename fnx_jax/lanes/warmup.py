@@ -10,6 +10,7 @@ import numpy as np
 
 from fnx_jax.engine.steps import DraftPlan, DraftRow, Draw, RoundPlan, Score
 from fnx_jax.lanes.rounds import DeviceSteps
+from fnx_jax.lanes.tiles import Block
 
 
 def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: None) -> None:
@@ -18,7 +19,10 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
     draw, score = Draw(row=0, position=1, seed=1, logprobs=0), Score(row=0, target=0)
     for height in steps.heights:
         progress(f"{height} rows, head and draws")
-        steps.round(_plan(steps, draw, (score,), rows=height))
+        steps.round(plan := _plan(steps, draw, (score,), rows=height))
+        if steps.draft_depth:
+            steps.owed.add(plan, Block(0, height, height, ()))
+            steps.settle()
     progress("adjusted draws")
     steps.round(_plan(steps, Draw(row=0, position=1, seed=1, bias_V=np.zeros(steps.vocabulary, np.float32))))
     if steps.draft_depth:

@@ -212,6 +212,7 @@ def check_chain(found, logits, wanted):
 
 def held(steps, pairs):
     """The bits of lane 0's first pairs in the draft layer's pages."""
+    steps.settle()
     plane = steps.device.family.draft_plane(steps.state.cache, steps.device.config)
     pages, block = page_table(steps)[0], steps.device.config.block
     found = {}

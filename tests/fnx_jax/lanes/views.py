@@ -12,6 +12,7 @@ def lane_view(steps: DeviceSteps, lane: int, length: int, pages_LP: np.ndarray |
 
     A lane's draft head has seen one pair less than the lane has rows.
     """
+    steps.settle()
     config = steps.device.config
     back = {"ring": config.delta_taps - 1, "ngram": (config.ngram_taps - 1) * config.ngram_size}
     pages = (page_table(steps) if pages_LP is None else pages_LP)[lane]

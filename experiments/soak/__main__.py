@@ -2,7 +2,8 @@
 
 Two servers are started: one that drafts, keeps the states of prompts and has several lanes, and one that does nothing
 of this. `repeats`: a prompt is resumed and drafted again and again, and has one hash for each way to draw.
-`conversations`: side by side, every turn held against the other server, which keeps nothing of those before.
+`conversations`: side by side, every turn held against the other server, which keeps nothing of those before, and some
+against one that was started for this turn.
 `first_token`: of a prompt that is sent again, in rounds and milliseconds, by length.
 
 Exit codes: 0 all as promised; 1 not, or something went unchecked; 2 usage; 4 a server did not start or answer.
@@ -31,6 +32,7 @@ flags.DEFINE_list("parts", list(PARTS), "Of these.", flag_values=FLAGS)
 flags.DEFINE_integer("repeats", 200, "Times that one prompt is sent.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("conversations", 4, "Conversations side by side.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("turns", 40, "Turns of each.", 1, flag_values=FLAGS)
+flags.DEFINE_integer("fresh", 4, "Turns of each that are asked of a new process too.", 0, flag_values=FLAGS)
 flags.DEFINE_list(
     "lengths", ["1000", "4000", "8000"], "Prompts of so many tokens, for first tokens.", flag_values=FLAGS
 )
@@ -48,6 +50,8 @@ def main(positional: list[str]) -> int:
     if positional:
         raise UsageError(f"unexpected {' '.join(positional)}; nothing but flags was wanted")
     lengths = read_lengths(FLAGS.lengths, FLAGS.context)
+    if FLAGS.fresh > FLAGS.turns:
+        raise UsageError(f"--fresh={FLAGS.fresh}: a conversation has --turns={FLAGS.turns}")
     if not FLAGS.parts:
         raise UsageError(f"--parts: at least one of {', '.join(PARTS)} was wanted")
     for part in FLAGS.parts:
@@ -82,7 +86,7 @@ def _run(part: str, servers: Servers, lengths: list[int]) -> Finding:
     if part == "repeats":
         return repeats(servers, FLAGS.repeats, FLAGS.lanes, FLAGS.max_tokens)
     if part == "conversations":
-        return conversations(servers, FLAGS.conversations, FLAGS.turns, FLAGS.max_tokens)
+        return conversations(servers, FLAGS.conversations, FLAGS.turns, FLAGS.max_tokens, FLAGS.fresh)
     return first_token(servers, lengths, repeats=9)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,17 +25,21 @@ class Turn:
     usage: Usage
 
 
-def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> Finding:
-    """Holds `count` conversations at once. Raises HttpError."""
+def conversations(servers: Servers, count: int, turns: int, max_tokens: int, fresh: int) -> Finding:
+    """Holds `count` conversations at once. Raises HttpError, StartError.
+
+    fresh: turns of each, evenly apart and the last among them, that are asked of a new process too.
+    """
     with ThreadPoolExecutor(count) as pool:
         held = list(pool.map(lambda number: _hold(servers.served, number, turns, max_tokens), range(count)))
     wrong, unchecked = [], []
+    new = {turns - 1 - turn * turns // fresh for turn in range(fresh)} if fresh else set()
     for number, said in enumerate(held):
         bodies = _bodies(number, said, max_tokens)
         for place, (turn, body) in enumerate(zip(said, bodies, strict=True)):
-            plain = ask(servers.plain, body)
-            if plain.token_sha != turn.token_sha:
-                wrong.append(f"conversation {number}, turn {place}: {turn.token_sha}, {plain.token_sha} was wanted")
+            for kind, sha in _others(servers, body, place in new):
+                if sha != turn.token_sha:
+                    wrong.append(f"conversation {number}, turn {place}: {turn.token_sha}, {sha} by the {kind} server")
     flat = [turn for said in held for turn in said]
     resumed = [turn.usage.cached for turn in flat if turn.usage.cached]
     accepted, drafted = sum(turn.usage.accepted for turn in flat), sum(turn.usage.drafted for turn in flat)
@@ -51,6 +55,7 @@ def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> 
         {
             "conversations": count,
             "turns": turns,
+            "turns_by_new_servers": count * len(new),
             "turns_resumed": len(resumed),
             "rows_of_prompts": sum(turn.usage.prompt_tokens for turn in flat),
             "rows_resumed": sum(resumed),
@@ -60,6 +65,14 @@ def conversations(servers: Servers, count: int, turns: int, max_tokens: int) -> 
         },
         {"conversations": hashlib.sha256("".join(turn.token_sha for turn in flat).encode()).hexdigest()[:16]},
     )
+
+
+def _others(servers: Servers, body: Mapping[str, Any], fresh: bool) -> Iterator[tuple[str, str]]:
+    """What servers that keep nothing make of a request."""
+    yield "plain", ask(servers.plain, body).token_sha
+    if fresh:
+        with servers.fresh() as client:
+            yield "new", ask(client, body).token_sha
 
 
 def ask(client: Client, body: Mapping[str, Any]) -> Turn:

@@ -1,8 +1,8 @@
 """Host side: the two servers that a soak asks: one with everything on, and one that starts every prompt afresh."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,14 @@ class SoakError(RuntimeError):
 
 @dataclass(frozen=True)
 class Servers:
-    """served: drafts, keeps states, has several lanes. plain: one lane, no drafts, keeps nothing."""
+    """served: drafts, keeps states, has several lanes. plain: one lane, no drafts, keeps nothing.
+
+    fresh: like plain, a new process each time it is entered.
+    """
 
     served: Client
     plain: Client
+    fresh: Callable[[], AbstractContextManager[Client]]
 
 
 @contextmanager
@@ -35,15 +39,23 @@ def both(
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fnx_soak")))
-        processes = {
-            name: ServerProcess([*command, *shared, *flags, "--port=0"], folder / name)
-            for name, flags in (("served", served), ("plain", PLAIN))
-        }
-        for process in processes.values():
+        processes: dict[str, ServerProcess] = {}
+
+        def start(name: str, flags: Sequence[str]) -> ServerProcess:
+            process = processes[name] = ServerProcess([*command, *shared, *flags, "--port=0"], folder / name)
             stack.callback(process.stop)
+            return process
+
+        @contextmanager
+        def fresh() -> Iterator[Client]:
+            process = start("fresh", PLAIN)
+            yield client_for(process.wait_ready(start_s), None)
+            process.stop()
+
         try:
-            clients = {name: client_for(process.wait_ready(start_s), None) for name, process in processes.items()}
-            yield Servers(**clients)
+            pair = start("served", served), start("plain", PLAIN)
+            clients = [client_for(process.wait_ready(start_s), None) for process in pair]
+            yield Servers(clients[0], clients[1], fresh)
         except StartError as error:
             raise SoakError(str(error)) from error
         except HttpError as error:

@@ -17,7 +17,7 @@ from checkpoints.errors import CheckpointError
 from fnx_jax.ranks.leader import Leader
 from fnx_jax.ranks.steps import LeaderSteps
 from fnx_jax.serve.assets import AssetError, TextAssets, read_text_assets
-from fnx_jax.serve.cache_flags import define_cache_flags, read_cache_bytes, refuse_on_ranks, state_folder
+from fnx_jax.serve.cache_flags import define_cache_flags, device_cache_bytes, refuse_on_ranks, state_folder
 from fnx_jax.serve.client import EngineClient
 from fnx_jax.serve.load import ModelSettings, load_warm, use_compilation_cache
 from fnx_jax.serve.logs import configure_logging
@@ -156,7 +156,7 @@ def model_settings() -> ModelSettings:
         drafts=FLAGS.drafts,
         mtp_drafts=FLAGS.mtp_drafts,
         draft_vocabulary=None if blocks == "all" else int(blocks),
-        prompt_cache_bytes=read_cache_bytes(FLAGS),
+        prompt_cache_bytes=device_cache_bytes(FLAGS),
         self_test=FLAGS.self_test,
         compilation_cache_dir=FLAGS.compilation_cache_dir,
     )

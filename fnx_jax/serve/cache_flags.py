@@ -38,11 +38,13 @@ def define_cache_flags(values: flags.FlagValues) -> None:
     )
 
 
-def read_cache_bytes(values: flags.FlagValues) -> int | None:
-    """Bytes on all devices, None where nobody says. Raises UsageError for a budget that is no number."""
+def device_cache_bytes(values: flags.FlagValues) -> int | None:
+    """Bytes on all devices, None where nobody says. Raises UsageError for budgets that are none, or in vain."""
     for flag in ("prompt_cache_gib", "prompt_cache_host_gib", "prompt_cache_disk_gib"):
         if not math.isfinite(values[flag].value or 0.0):
             raise UsageError(f"--{flag}={values[flag].value}: a finite number was wanted")
+    if values.prompt_cache_gib == 0 and values.prompt_cache_host_gib:
+        raise UsageError("--prompt_cache_host_gib: --prompt_cache_gib=0 keeps no states that could go to the host")
     return None if values.prompt_cache_gib is None else int(values.prompt_cache_gib * 2**30)
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from experiments.bench.concurrent.measure import Block
 from experiments.bench.concurrent.plan import ALONE, DRAFT, SERIAL, Cell, Plan, waves
-from experiments.bench.concurrent.rates import Rate, decode_rate, overlapped, total
+from experiments.bench.concurrent.rates import Rate, decode_rate, overlapped, total, wave_rate
 from experiments.http_client import Answer
 
 EVERY = "all"
 """In place of a workload or a sampling: all of them together."""
+WAVES = "whole waves"
+"""In place of a sampling: all of them together, each wave until its last reply has ended."""
 
 
 class Unequal(RuntimeError):
@@ -35,7 +37,7 @@ class Ratio:
     @property
     def whole(self) -> bool:
         """Whether this is a level's ratio, which the gate judges."""
-        return self.workload == EVERY
+        return (self.workload, self.sampling) == (EVERY, EVERY)
 
 
 def replies(plan: Plan, block: Block) -> Iterator[tuple[Cell, str, Answer]]:
@@ -71,20 +73,21 @@ def digests(hashes: dict[str, str]) -> dict[str, str]:
 
 def decoded(block: Block, level: str, workload: str, sampling: str) -> Rate:
     """What a block decoded at a level, all that fits added up."""
+    rate = wave_rate if sampling == WAVES else decode_rate
     return total(
-        decode_rate(wave)
+        rate(wave)
         for cell, measured in block.cells.items()
-        if cell.level == level and workload in (EVERY, cell.workload) and sampling in (EVERY, cell.sampling)
+        if cell.level == level and workload in (EVERY, cell.workload) and sampling in (EVERY, WAVES, cell.sampling)
         for wave in measured.waves
     )
 
 
 def ratios(plan: Plan, done: Sequence[Block]) -> list[Ratio]:
-    """Drafted over each other arm, by level: first of everything, then of each workload and sampling.
+    """Drafted over each other arm, by level: of everything, of each workload and sampling, of whole waves.
 
     A ratio that lacks a time in one of its pairs is left out; `unchecked` names its level.
     """
-    cases = [(EVERY, EVERY), *((w, s) for w in plan.workloads for s in plan.samplings)]
+    cases = [(EVERY, EVERY), *((w, s) for w in plan.workloads for s in plan.samplings), (EVERY, WAVES)]
     by_turn = {(block.half, block.arm): block for block in done}
     halves = sorted({block.half for block in done})
     found = []

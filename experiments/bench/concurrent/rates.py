@@ -1,8 +1,9 @@
 """Host side: rates and waits of replies, as their client saw them. Read next: compare.py.
 
 Pieces are events that held tokens; one may hold several, because a round keeps several drafts, or because a token that
-is half a character waits for the rest. Decoding is counted from the first piece on: its tokens are all but those of
-first pieces, its time that from a wave's first piece to its last. The gap before a piece is shared evenly among its
+is half a character waits for the rest. Decoding is counted while all replies of a wave decode, so that a level is what
+it says: from the last first piece to the end of the first reply. A whole wave goes from its first piece to its last,
+with the time when fewer are left: how soon the slowest is there. The gap before a piece is shared evenly among its
 tokens, and each counts: that is the time between tokens.
 """
 
@@ -37,12 +38,14 @@ class Rate:
 class Figures:
     """Of one cell in one arm, all its blocks together. prefill: tokens of prompts until a wave's last first piece.
 
+    decode, wave: while all replies decode, and until the last has ended.
     ttft_ms, itl_ms: to the first token, and between tokens: median, and the wait that nine of ten stay below; None
     where there was none. drafted, accepted: drafts tested and taken. tokens: of all replies. rounds: None if unknown.
     """
 
     prefill: Rate
     decode: Rate
+    wave: Rate
     ttft_ms: tuple[float, float] | None
     itl_ms: tuple[float, float] | None
     drafted: int
@@ -64,6 +67,7 @@ def figures_of(measured: Sequence[Measured]) -> Figures:
     return Figures(
         prefill=total(prefill_rate(wave) for wave in waves),
         decode=total(decode_rate(wave) for wave in waves),
+        wave=total(wave_rate(wave) for wave in waves),
         ttft_ms=_spread([answer.pieces[0].at_s - answer.begin_s for answer in answers if answer.pieces]),
         itl_ms=_spread([wait_s for answer in answers for wait_s in waits_s(answer)]),
         drafted=sum(answer.drafted for answer in answers),
@@ -85,6 +89,15 @@ def prefill_rate(wave: Sequence[Answer]) -> Rate:
 
 
 def decode_rate(wave: Sequence[Answer]) -> Rate:
+    """Tokens of the pieces after the last first piece of a wave, up to the end of its first reply, and that time."""
+    if not all(answer.pieces for answer in wave):
+        return Rate()
+    begin_s, end_s = max(map(_first_s, wave)), min(answer.pieces[-1].at_s for answer in wave)
+    pieces = [piece for answer in wave for piece in answer.pieces if begin_s < piece.at_s <= end_s]
+    return Rate(sum(piece.tokens for piece in pieces), max(0.0, end_s - begin_s))
+
+
+def wave_rate(wave: Sequence[Answer]) -> Rate:
     """Tokens after the first pieces of a wave's replies, and the time from its earliest piece to its last."""
     pieces = [answer.pieces for answer in wave if answer.pieces]
     if not pieces:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.bench.concurrent.compare import EVERY, Ratio, levels, others, unmet
+from experiments.bench.concurrent.compare import EVERY, WAVES, Ratio, levels, others, unmet
 from experiments.bench.concurrent.measure import Block, Measured
 from experiments.bench.concurrent.plan import DRAFT, Cell, Plan
 from experiments.bench.concurrent.rates import Figures, figures_of
@@ -15,7 +15,7 @@ from experiments.receipts import slug
 
 WIDTH = 140
 CAPTION = (
-    "prefill: until a wave's last first piece; decode: behind first pieces; between: gaps, shared by a piece's tokens"
+    "prefill: until a wave's last first piece; decode: while all decode; between: gaps, shared by a piece's tokens"
 )
 
 
@@ -76,7 +76,7 @@ def comparisons(plan: Plan, found: Sequence[Ratio]) -> Table:
     for r in found:
         by_case.setdefault((r.workload, r.sampling), {})[r.level, r.against] = r.ratio
     for case, row in by_case.items():
-        name = "all together" if case == (EVERY, EVERY) else ", ".join(case)
+        name = {EVERY: "all together", WAVES: WAVES}.get(case[1], ", ".join(case))
         table.add_row(name, *(_number(row.get(column), 3) for column in columns))
     return table
 
@@ -133,6 +133,7 @@ def _cell(row: Figures) -> dict[str, Any]:
     return {
         "prefill_tok_s": row.prefill.tok_s,
         "decode_tok_s": row.decode.tok_s,
+        "wave_tok_s": row.wave.tok_s,
         "ttft_ms_median_p90": row.ttft_ms,
         "itl_ms_median_p90": row.itl_ms,
         "drafted": row.drafted,

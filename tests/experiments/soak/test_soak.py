@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -30,15 +31,17 @@ def pair() -> Iterator[tuple[TestServer, TestServer]]:
         yield served, plain
 
 
-def servers(pair) -> Servers:
-    return Servers(*(client_for(server.url, None) for server in pair))
+def servers(pair, fresh=None) -> Servers:
+    """fresh: a server in place of new processes, by default the plain one."""
+    served, plain = (client_for(server.url, None) for server in pair)
+    return Servers(served, plain, lambda: nullcontext(client_for(fresh.url, None) if fresh else plain))
 
 
 def run(part: str, both_: Servers) -> Finding:
     if part == "repeats":
         return repeats(both_, 3, 2, 6)
     if part == "conversations":
-        return conversations(both_, 2, 4, 6)
+        return conversations(both_, 2, 4, 6, 2)
     return first_token(both_, [40, 200], 2)
 
 
@@ -59,6 +62,17 @@ def test_another_reply_is_red(pair, part):
         assert run(part, servers(pair)).word == "RED"
     finally:
         plain.script.say(None)
+
+
+def test_turns_are_held_against_new_servers(pair):
+    finding = run("conversations", servers(pair))
+    assert finding.figures["turns_by_new_servers"] == 4
+    with running(lanes=1, context=2048) as other:
+        other.script.say("something else")
+        wrong = run("conversations", servers(pair, fresh=other)).wrong
+    assert [line.split(":")[0] for line in wrong] == [
+        f"conversation {n}, turn {place}" for n in (0, 1) for place in (1, 3)
+    ]
 
 
 @pytest.mark.parametrize("part", ["repeats", "first_token"])

@@ -68,6 +68,10 @@ def test_drafts_are_chosen_by_flags():
         (["--prompt_cache_gib=nan"], "--prompt_cache_gib=nan: a finite number was wanted"),
         (["--prompt_cache_host_gib=inf"], "--prompt_cache_host_gib=inf: a finite number was wanted"),
         (["--prompt_cache_disk_gib=1"], "--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other"),
+        (
+            ["--prompt_cache_gib=0", "--prompt_cache_host_gib=1"],
+            "--prompt_cache_host_gib: --prompt_cache_gib=0 keeps no states",
+        ),
         (["--prompt_cache_dir=/tmp"], "--prompt_cache_disk_gib and --prompt_cache_dir: each needs the other"),
         (["--prompt_cache_disk_gib=1", "--prompt_cache_dir=/dev/null/in"], "--prompt_cache_dir=/dev/null/in: "),
         (["--prompt_cache_disk_gib=1", "--prompt_cache_dir=/proc"], "--prompt_cache_dir=/proc: "),

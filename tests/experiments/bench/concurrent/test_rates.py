@@ -11,6 +11,7 @@ from experiments.bench.concurrent.rates import (
     prefill_rate,
     total,
     waits_s,
+    wave_rate,
 )
 from experiments.http_client import Piece
 from tests.experiments.bench.concurrent.stub import answer
@@ -24,9 +25,16 @@ EARLY = answer(pieces=pieces((1, 1), (2, 3), (4, 2)), begin_s=0.0, end_s=4.5, pr
 LATE = answer(pieces=pieces((3, 2), (6, 4)), begin_s=0.5, end_s=6.0, prompt_tokens=10)
 
 
-def test_decoding_counts_from_the_first_piece_of_a_wave_to_its_last():
+def test_decoding_counts_while_all_replies_of_a_wave_decode():
     assert decode_rate([EARLY]) == Rate(5, 3)
-    assert decode_rate([EARLY, LATE]) == Rate(9, 5)
+    assert decode_rate([EARLY, LATE]) == Rate(2, 1)
+    after = answer(pieces=pieces((5, 1), (6, 1)), begin_s=0.0, end_s=6.0)
+    assert decode_rate([EARLY, after]).tok_s is None
+
+
+def test_a_whole_wave_counts_from_its_first_piece_to_its_last():
+    assert wave_rate([EARLY]) == Rate(5, 3)
+    assert wave_rate([EARLY, LATE]) == Rate(9, 5)
     assert total([Rate(5, 3), Rate(9, 5)]) == Rate(14, 8)
 
 
@@ -51,7 +59,8 @@ def test_figures_add_blocks_up():
     found = figures_of(parts)
     assert found.rounds == 8 and found.tokens == 6 + 6 + 8
     assert (found.drafted, found.accepted, found.acceptance) == (4, 3, 0.75)
-    assert found.decode == Rate(5, 3) + Rate(4 + 7, 8)
+    assert found.decode == Rate(5, 3) + Rate(4 + 3, 3)
+    assert found.wave == Rate(5, 3) + Rate(4 + 7, 8)
     assert found.ttft_ms == pytest.approx((1000, 2200))
     assert figures_of([parts[0], Measured(((LATE,),), None)]).rounds is None
 

@@ -2,9 +2,10 @@
 
 Arms: `draft`, a server as by default; `off_request`, the same with `"draft": false` in every request; `off_server`, one
 without drafts at all. Each turn of an arm is a fresh server, warmed up; turns go there and back, A B C C B A, so that
-what a shared machine does to one it does to all. --levels are requests in flight at once. --alone also measures each
-request of any level on its own first; --serial the same without drafts, on the drafted arm's server. A request must
-have the same tokens in every arm, alone and in company; where it has not, nothing is compared.
+what a shared machine does to one it does to all. With --beside they do so at each cell, of servers that are all there
+from the start: for machines whose speed changes within minutes. --levels are requests in flight at once. --alone also
+measures each request of any level on its own first; --serial the same without drafts, on the drafted arm's server. A
+request must have the same tokens in every arm, alone and in company; where it has not, nothing is compared.
 
 Exit codes: 0; 1 where drafts decode slower than --gate of another arm at a level or alone, all workloads together,
 or where something went unchecked; 2 usage; 3 tokens differ; 4 a server did not start or answer.
@@ -19,7 +20,7 @@ from absl import flags
 
 from checkpoints.commands import DEMO, UsageError, run
 from experiments.bench.concurrent.compare import Unequal, digests, ratios, require_equal, unchecked, unmet
-from experiments.bench.concurrent.measure import Block, run_blocks
+from experiments.bench.concurrent.measure import Block, run_beside, run_blocks
 from experiments.bench.concurrent.plan import (
     ARMS,
     DRAFT,
@@ -62,6 +63,9 @@ flags.DEFINE_integer("sets", 1, "Times that the arms go there and back.", 1, fla
 flags.DEFINE_integer("max_tokens", 64, "Tokens of a reply.", LEAST_TOKENS, flag_values=FLAGS)
 flags.DEFINE_integer("warm_tokens", 32, "Tokens of a reply while a server is warmed up.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("seed", 1, "Of a cell's first request; the next ones count on.", flag_values=FLAGS)
+flags.DEFINE_bool(
+    "beside", False, "Start all servers at once, and let arms take turns at each cell.", flag_values=FLAGS
+)
 flags.DEFINE_integer("lanes", 8, "Lanes of each server.", 1, 64, flag_values=FLAGS)
 flags.DEFINE_integer("context", 1024, "Positions of a prompt and its reply together.", 2, flag_values=FLAGS)
 flags.DEFINE_multi_string("serve", [], "One more flag for every server; may be repeated.", flag_values=FLAGS)
@@ -112,7 +116,8 @@ def main(positional: list[str]) -> int:
     origin = note_origin() if FLAGS.receipt else None
     try:
         with ended_by_signals():
-            done = run_blocks(plan, open_servers(plan), _say, lambda done: _check(plan, done))
+            measure = run_beside if FLAGS.beside else run_blocks
+            done = measure(plan, open_servers(plan), _say, lambda done: _check(plan, done))
         return conclude(plan, done, FLAGS.gate, origin)
     except Unequal as error:
         _say(f"tokens differ, so nothing is compared: {error}")

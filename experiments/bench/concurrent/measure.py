@@ -1,12 +1,13 @@
 """Host side: asks one server for every cell of a block, in waves that start together. Read next: rates.py."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.bench.concurrent.plan import Cell, Plan, blocks, body, cells, waves
-from experiments.bench.concurrent.servers import Open, counters
+from experiments.bench.concurrent.servers import Open, ServerFailed, counters
 from experiments.http_client import ROUNDS, Answer, Client, HttpError
 
 COMPILATIONS = "fnx:compilations_total"
@@ -55,20 +56,69 @@ def run_blocks(
     return done
 
 
+def run_beside(
+    plan: Plan, open_arm: Open, progress: Callable[[str], None], check: Callable[[Sequence[Block]], object]
+) -> list[Block]:
+    """As `run_blocks`, but with every arm's server there all the time: arms go there and back at each cell.
+
+    What a shared machine does in the course of minutes is then done to all of them. `check` sees every cell's end.
+    """
+    order = blocks(plan.arms, plan.sets)
+    with ExitStack() as stack:
+        clients = {}
+        for arm in plan.arms:
+            progress(f"{arm}: starts")
+            clients[arm] = stack.enter_context(open_arm(arm))
+        told = {}
+        for arm, client in clients.items():
+            progress(f"{arm}: warms up")
+            with _named(arm):
+                told[arm] = client.model(), client.info()
+                _warm_up(plan, arm, client, told[arm][0])
+        before = {arm: counters(client).get(COMPILATIONS) for arm, client in clients.items()}
+        found: list[dict[Cell, Measured]] = [{} for _ in order]
+        known: list[Block] = []
+        for cell in dict.fromkeys(cell for arm in plan.arms for cell in cells(plan, arm)):
+            progress(str(cell))
+            for (_, arm), own in zip(order, found, strict=True):
+                if cell in cells(plan, arm):
+                    with _named(arm):
+                        own[cell] = _measure(plan, cell, arm, clients[arm], told[arm][0])
+            known = [Block(half, arm, own, told[arm][1]) for (half, arm), own in zip(order, found, strict=True)]
+            check(known)
+        compiled = {arm: _more(before[arm], counters(client).get(COMPILATIONS)) for arm, client in clients.items()}
+    return [replace(block, compilations=compiled[block.arm]) for block in known]
+
+
+@contextmanager
+def _named(arm: str) -> Iterator[None]:
+    """Tells of which arm a request failed. Raises ServerFailed."""
+    try:
+        yield
+    except HttpError as error:
+        raise ServerFailed(f"arm {arm}: {error}") from error
+
+
 def _run_block(plan: Plan, half: int, arm: str, client: Client, progress: Callable[[str], None]) -> Block:
     model, info = client.model(), client.info()
-    wanted = list(cells(plan, arm))
     progress("warms up")
-    for cell in wanted:
-        ask_together(client, [_request(plan, cell, arm, n, model, plan.warm_tokens) for n in waves(plan, cell)[0]])
+    _warm_up(plan, arm, client, model)
     before = counters(client).get(COMPILATIONS)
     found: dict[Cell, Measured] = {}
-    for cell in wanted:
+    for cell in cells(plan, arm):
         progress(str(cell))
         found[cell] = _measure(plan, cell, arm, client, model)
-    after = counters(client).get(COMPILATIONS)
-    compilations = None if before is None or after is None else after - before
-    return Block(half, arm, found, info, compilations)
+    return Block(half, arm, found, info, _more(before, counters(client).get(COMPILATIONS)))
+
+
+def _warm_up(plan: Plan, arm: str, client: Client, model: str) -> None:
+    """Asks for every shape that will be measured."""
+    for cell in cells(plan, arm):
+        ask_together(client, [_request(plan, cell, arm, n, model, plan.warm_tokens) for n in waves(plan, cell)[0]])
+
+
+def _more(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
 
 
 def _measure(plan: Plan, cell: Cell, arm: str, client: Client, model: str) -> Measured:
@@ -78,8 +128,7 @@ def _measure(plan: Plan, cell: Cell, arm: str, client: Client, model: str) -> Me
         for _ in range(plan.repeats)
         for wave in waves(plan, cell)
     ]
-    after = counters(client).get(ROUNDS)
-    return Measured(tuple(replies), None if before is None or after is None else after - before)
+    return Measured(tuple(replies), _more(before, counters(client).get(ROUNDS)))
 
 
 def _request(plan: Plan, cell: Cell, arm: str, number: int, model: str, tokens: int) -> dict[str, Any]:

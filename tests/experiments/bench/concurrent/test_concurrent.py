@@ -1,5 +1,6 @@
 """The command against a stub, and servers that are started for it and ended."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -61,6 +62,28 @@ def test_every_shape_is_asked_for_before_it_is_measured():
     warm = [body["max_tokens"] for body in stub.requests[:each]]
     assert warm == [4] * 6 + [8] * 8
     assert all(len(m.waves) == 2 // cell.streams for cell, m in done[0].cells.items())
+
+
+def test_arms_take_turns_at_each_cell(tmp_path, monkeypatch):
+    monkeypatch.setattr(receipts, "source_state", lambda folder: ("1" * 40, False))
+    monkeypatch.setattr(command, "write_receipt", lambda receipt: receipts.write_receipt(receipt, tmp_path))
+    with stub_server() as (stub, client):
+        assert bench(f"--url={client.base}", "--beside", "--serial", "--gate=0.000001", "--receipt") == 0
+    (path,) = tmp_path.iterdir()
+    figures = receipts.read_receipt(path).figures
+    assert figures["order"] == ["draft", "off_request", "off_request", "draft"]
+    assert figures["compilations"] == [0.0] * 4 and "draft-level-serial-code-greedy" in figures["cells"]
+    asked = [body.get("draft", True) for body in stub.requests if body["max_tokens"] == 8]
+    last = [drafted for drafted, _ in itertools.groupby(asked[-8:])]
+    assert last == [True, False, True]
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_a_server_that_refuses_beside_others_is_named(drafted, capsys):
+    with stub_server() as (stub, client):
+        stub.fail = lambda body: body.get("draft", True) is drafted
+        assert bench(f"--url={client.base}", "--beside") == command.FAILED
+    assert f"arm {'draft' if drafted else 'off_request'}: /v1/completions: 500" in capsys.readouterr().err
 
 
 def test_tokens_that_differ_end_the_run_at_once(capsys):

@@ -171,7 +171,10 @@ class Requests:
 
     def _streamed(self, body: dict) -> None:
         def read() -> str:
-            events = call(self._url, "/v1/completions", body)[1].decode().split("\n\n")
+            status, said = call(self._url, "/v1/completions", body)
+            if status != 200:
+                return str(status)
+            events = said.decode().split("\n\n")
             data = [event.removeprefix("data: ") for event in events if event.startswith("data: ")]
             errors = [json.loads(event)["error"]["code"] for event in data if '"error"' in event]
             whole = "done" if data[-1:] == ["[DONE]"] else "cut"

@@ -4,14 +4,13 @@ one, and nobody reads a pair before its lane drafts or is kept.
 A pair needs the streams of the row before it, which the ring holds for a while. Read next: rounds.py.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from fnx_jax.engine.steps import RoundPlan
 from fnx_jax.families.rows import Rows
-from fnx_jax.lanes.tiles import Block
+from fnx_jax.lanes.tiles import Block, height_for
 from pallas_kernels.gated_delta import RowPlaces
 
 Pair = tuple[int, int]
@@ -27,11 +26,11 @@ class Owed:
     def __init__(self, ring: int):
         self.pages_LP = np.zeros((0, 0), np.int32)
         self._ring = ring
-        self._pairs: defaultdict[int, list[Pair]] = defaultdict(list)
+        self._pairs: dict[int, list[Pair]] = {}
 
     def cut(self, lane: int, position: int) -> None:
         """Forgets a lane's rows from a position on: they were rejected, or run again."""
-        pairs = self._pairs[lane]
+        pairs = self._pairs.get(lane)
         while pairs and pairs[-1][0] >= position:
             pairs.pop()
 
@@ -45,40 +44,39 @@ class Owed:
         absorbs: the block takes in its own pairs, which build on their lanes' earlier ones.
         """
         self.pages_LP = plan.pages_LP.astype(np.int32)
+        if not self._pairs:
+            return False
+        first, last = {}, {}
+        for lane, position, _ in _live_rows(plan, block):
+            first.setdefault(lane, position)
+            last[lane] = position
         due = False
-        for lane, first, last in _spans(plan, block):
-            self.cut(lane, first)
-            pairs = self._pairs[lane]
-            due |= bool(pairs) and (absorbs or pairs[0][0] - 1 <= last - self._ring)
+        for lane in first:
+            self.cut(lane, first[lane])
+            if pairs := self._pairs.get(lane):
+                due |= absorbs or pairs[0][0] - 1 <= last[lane] - self._ring
         return due
 
     def add(self, plan: RoundPlan, block: Block) -> None:
         """Owes the pairs of a block that ran; a lane's row 0 completes none."""
-        rows = slice(block.start, block.start + block.live)
-        columns = (values[rows].tolist() for values in (plan.lane_B, plan.position_B, plan.token_B))
-        for lane, position, token in zip(*columns, strict=True):
+        for lane, position, token in _live_rows(plan, block):
             if position:
-                self._pairs[lane].append((position, token))
+                self._pairs.setdefault(lane, []).append((position, token))
 
     def take(self, heights: Sequence[int], lanes: Collection[int] | None = None) -> Iterator[Rows]:
         """Hands out what some lanes owe, None: all, in blocks of `heights`, ascending; it is owed no longer."""
         chosen = [lane for lane in sorted(self._pairs) if lanes is None or lane in lanes]
         owed = [(lane, *pair) for lane in chosen for pair in self._pairs.pop(lane)]
         while owed:
-            height = max(height for height in heights if height == heights[0] or 2 * len(owed) > height)
+            height = height_for(len(owed), heights)
             block, owed = owed[:height], owed[height:]
             yield _rows(block, height)
 
 
-def _spans(plan: RoundPlan, block: Block) -> Iterator[tuple[int, int, int]]:
-    """Each lane of a block with the first and the last position of its rows there."""
+def _live_rows(plan: RoundPlan, block: Block) -> Iterator[tuple[int, int, int]]:
+    """Lane, position and token of a block's rows."""
     rows = slice(block.start, block.start + block.live)
-    lane_B, position_B = plan.lane_B[rows].tolist(), plan.position_B[rows].tolist()
-    first = 0
-    for b in range(1, len(lane_B) + 1):
-        if b == len(lane_B) or lane_B[b] != lane_B[first]:
-            yield lane_B[first], position_B[first], position_B[b - 1]
-            first = b
+    return zip(*(values[rows].tolist() for values in (plan.lane_B, plan.position_B, plan.token_B)), strict=True)
 
 
 def _rows(pairs: list[tuple[int, int, int]], height: int) -> Rows:

@@ -116,9 +116,7 @@ class DeviceSteps:
         with self._taking_over():
             if self.owed.begin(plan, block, absorbs=not owes):
                 self.settle()
-            self.state, streams = self.programs.rows(
-                self.device.params, self.state, rows, plan.pages_LP.astype(np.int32)
-            )
+            self.state, streams = self.programs.rows(self.device.params, self.state, rows, self.owed.pages_LP)
         if owes:
             self.owed.add(plan, block)
         return streams
@@ -134,8 +132,8 @@ class DeviceSteps:
         """Queues the chains of every tile of lanes, then waits once. The draft head's memory alone may suffer."""
         for row in plan.rows:
             self.owed.cut(row.lane, row.position + 1)
+        self.settle({row.lane for row in plan.rows})
         with self._risking_plane():
-            self.settle({row.lane for row in plan.rows})
             fetched = jax.device_get([self._queue_chains(plan, tile) for tile in cut_drafts(plan)])
         tokens, chances = [], []
         for found in fetched:

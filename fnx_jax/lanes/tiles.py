@@ -65,17 +65,22 @@ class Block:
 
 
 def blocks(plan: RoundPlan, heights: Sequence[int]) -> Iterator[Block]:
-    """Cuts a plan into blocks, in order: the tallest of `heights` that the rows left fill by more than half.
-
-    heights: ascending multiples of ROW_TILE, the first being ROW_TILE.
-    """
+    """Cuts a plan into blocks, in order, as tall as `height_for` says of the rows left."""
     left = list(cut(plan))
     while left:
         start = left[0].start
         rows = len(plan.token_B) - start
-        height = max(height for height in heights if height == ROW_TILE or 2 * rows > height)
+        height = height_for(rows, heights)
         taken, left = left[: height // ROW_TILE], left[height // ROW_TILE :]
         yield Block(start, min(rows, height), height, tuple(taken))
+
+
+def height_for(rows: int, heights: Sequence[int]) -> int:
+    """The tallest of `heights` that so many rows fill by more than half, else the first.
+
+    heights: ascending multiples of ROW_TILE, the first being ROW_TILE.
+    """
+    return max(height for height in heights if height == heights[0] or 2 * rows > height)
 
 
 def padded(values: np.ndarray, block: Block | Tile) -> np.ndarray:

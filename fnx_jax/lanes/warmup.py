@@ -20,7 +20,7 @@ def warm_up(steps: DeviceSteps, progress: Callable[[str], None] = lambda what: N
     for height in steps.heights:
         progress(f"{height} rows, head and draws")
         steps.round(plan := _plan(steps, draw, (score,), rows=height))
-        if steps.draft_depth:
+        if steps.programs.owes(steps.row_tile):
             steps.owed.add(plan, Block(0, height, height, ()))
             steps.settle()
     progress("adjusted draws")

@@ -1,4 +1,4 @@
-"""Host side: asks one server for every cell of a block, in waves that start together. Read next: rates.py."""
+"""Host side: asks servers for every cell, in waves that start together, and arms in turns. Read next: rates.py."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

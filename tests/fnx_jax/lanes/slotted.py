@@ -1,4 +1,4 @@
-"""Models of the session lent slots for kept states, so that their programs are not compiled again."""
+"""Models of the session lent slots for kept states, so that nothing is compiled again, and rows that fill them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import numpy as np
 
 from fnx_jax.lanes.kept_states import KeptStates
 from fnx_jax.lanes.rounds import DeviceSteps
-from tests.fnx_jax.cases import page_table
+from tests.fnx_jax.cases import Piece, page_table, run
 
 
 @contextmanager
@@ -40,3 +40,15 @@ def resume(steps: DeviceSteps, slot: int, source: int, target: int, length: int)
     steps.copy_page(int(pages_LP[source, shared]), int(pages_LP[target, shared]))
     steps.restore(slot, target)
     return pages_LP
+
+
+def drafted(steps, lane, ids, end):
+    """Windows of wrong and right drafts up to `end`, which stays under test: (proposed, accepted) as they come."""
+    wrong = (ids + 1) % 128
+    at, shapes = 0, [(3, 1), (0, 0), (15, 2), (2, 0), (3, 3), (1, 0), (7, 7)]
+    while at < end:
+        proposed, accepted = shapes[at % len(shapes)]
+        accepted = min(accepted, end - at - 1)
+        tokens = np.concatenate([ids[: at + 1 + accepted], wrong[at + 1 + accepted :]])
+        run(steps, [Piece(lane, tokens, at, at + 1 + proposed, drafts_from=at + 1)])
+        at += 1 + accepted

@@ -13,19 +13,12 @@ from fnx_jax.lanes.kept_states import KeptSizes, default_budget, divide_budget, 
 from fnx_jax.lanes.slots import own_leaves
 from fnx_jax.lanes.state import state_kinds, state_shapes
 from tests.fnx_jax.cases import Piece, page_table, run
-from tests.fnx_jax.lanes.slotted import held, resume, with_slots
+from tests.fnx_jax.lanes.slotted import drafted, held, resume, with_slots
 from tests.fnx_jax.lanes.views import assert_same, lane_view, poison
 
 ROWS = 75
 CUTS = [1, 2, 3, 4, 5, 13, 16, 17, 29, 32, 47, 63, 64, 65, 74]
 """Around blocks of 4, tiles of 16, pages of 64 and the budget of the sparse selection, and in between."""
-
-
-@pytest.fixture(scope="module")
-def steps(exact_model):
-    """The lanes under test, with slots."""
-    with with_slots(exact_model("silu_two_ple").steps, 3) as steps:
-        yield steps
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +32,6 @@ def whole(steps, ids):
     """Its logits and the lane's state after it, run from row 0 at once."""
     logits = run(steps, [Piece(0, ids, 0, ROWS)])
     return logits, lane_view(steps, 0, ROWS)
-
-
-def drafted(steps, lane, ids, end):
-    """Windows of wrong and right drafts up to `end`, which stays under test: (proposed, accepted) as they come."""
-    wrong = (ids + 1) % 128
-    at, shapes = 0, [(3, 1), (0, 0), (15, 2), (2, 0), (3, 3), (1, 0), (7, 7)]
-    while at < end:
-        proposed, accepted = shapes[at % len(shapes)]
-        accepted = min(accepted, end - at - 1)
-        tokens = np.concatenate([ids[: at + 1 + accepted], wrong[at + 1 + accepted :]])
-        run(steps, [Piece(lane, tokens, at, at + 1 + proposed, drafts_from=at + 1)])
-        at += 1 + accepted
 
 
 @pytest.mark.parametrize("length", [5, 29, 64, 66])

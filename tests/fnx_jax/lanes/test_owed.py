@@ -10,18 +10,10 @@ from fnx_jax.engine.steps import ReuseError
 from fnx_jax.lanes.owed import Owed
 from fnx_jax.lanes.tiles import Block
 from tests.fnx_jax.cases import Piece, page_table, plan, run
-from tests.fnx_jax.lanes.slotted import held, with_slots
-from tests.fnx_jax.lanes.test_kept_states import drafted
+from tests.fnx_jax.lanes.slotted import drafted, held
 from tests.fnx_jax.lanes.views import assert_same, lane_view, poison
 
 ROWS = 170
-
-
-@pytest.fixture(scope="module")
-def steps(exact_model):
-    """The lanes under test, with slots."""
-    with with_slots(exact_model("silu_two_ple").steps, 2) as steps:
-        yield steps
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +57,7 @@ def test_rows_one_by_one(steps, sequences, whole, absorbed):
 
 def test_windows_of_drafts_and_a_neighbour_that_stands_still(steps, sequences, whole, absorbed):
     poison(steps)
-    run(steps, [Piece(1, sequences[1], row, row + 9) for row in (0,)])
+    run(steps, [Piece(1, sequences[1], 0, 9)])
     drafted(steps, 0, sequences[0], ROWS - 1)
     run(steps, [Piece(0, sequences[0], ROWS - 1, ROWS)])
     assert absorbed
